@@ -122,11 +122,11 @@ def test_a_kill_between_any_two_steps_of_a_claim_leaves_a_folder_that_can_be_cla
         note.write('{"name": "b", "dig')  # a line that was cut short
     (out / ".0123abcd.c").write_text("a part, half written")
     with run.claim(out) as folder:
-        assert folder.source_of("a") is not None and folder.names == {"a"}
+        assert folder.source_of("a") is not None and set(folder.parts) == {"a"}
         write(folder.path / "b")
         folder.add("b")
     with run.claim(out) as folder:
-        assert folder.names == {"a", "b"} and sorted(os.listdir(out)) == ["_run.jsonl", "a", "b"]
+        assert set(folder.parts) == {"a", "b"} and sorted(os.listdir(out)) == ["_run.jsonl", "a", "b"]
 
 
 @pytest.mark.parametrize("contents", [b"[]\n", b"{}\n[]\n", b"{}\n{}\n", b"no\n", b"\xff\n", b"[" * 100_000 + b"\n"])

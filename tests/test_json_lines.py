@@ -83,7 +83,7 @@ def test_a_full_disk_leaves_the_file_as_it_was(path, monkeypatch):
 def test_what_is_on_a_line_in_the_middle_and_no_record_is_named(path):
     append_lines(path, [{"a": 1}])
     path.write_bytes(path.read_bytes() + b"nonsense\n" + b'{"b": 2}\n')
-    with pytest.raises(ValueError, match="line 2 is not JSON"):
+    with pytest.raises(ValueError, match="line 2 is not a JSON object"):
         read_lines(path)
 
 

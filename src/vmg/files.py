@@ -1,8 +1,7 @@
 """Files that are written whole or not at all, and runs that can be stopped and resumed.
 
-Every resumable run works the same way. A :class:`Run` states what the results depend on: digests of the data, options,
-the version. Files on disk state the run that they belong to, and another run is refused. Results are written in parts,
-each whole or not at all; a folder of parts has a note with a digest of every part that is finished.
+A :class:`Run` states what the results depend on: digests of the data, options, the version. Files on disk state the run
+that they belong to, and another run is refused. A folder of results has a note with a digest of every finished part.
 """
 
 from __future__ import annotations
@@ -48,13 +47,7 @@ NAME_PART = 60  # characters of the old name in the temporary one, which must no
 TEMPORARY = re.compile(r"\.[0-9a-f]{8}\..+")  # names of temporary files
 NOTE = "_run.jsonl"  # in a run's folder; readers of Parquet pass over names that start with an underscore
 SHOWN = 40  # characters of a setting in a message; longer ones are digests and lists
-KINDS = {
-    "d": "a folder",
-    "c": "a device",
-    "b": "a device",
-    "p": "a FIFO",
-    "s": "a socket",
-}  # by their letter in `ls -l`
+KINDS = {"d": "a folder", "c": "a device", "b": "a device", "p": "a FIFO", "s": "a socket"}  # by letters of `ls -l`
 
 
 def check_output(path: str | os.PathLike[str]) -> os.stat_result | None:
@@ -143,8 +136,7 @@ def sync_folder(folder: Path) -> None:
 def locked(path: str | os.PathLike[str], *, wait: bool = True) -> Iterator[None]:
     """Keep other processes that lock the same file or folder waiting until the block ends.
 
-    A RunError where ``wait`` is False and another process has it. The lock is on the file itself: one that was replaced
-    in the meantime is locked again.
+    A RunError where ``wait`` is False and another process has it. A file that is replaced meanwhile is locked again.
     """
     descriptor = -1
     try:
@@ -195,19 +187,18 @@ def read_lines(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
         return []
     records = []
     for number, line in enumerate(lines, 1):
-        try:
-            records += [json.loads(line)] if line.strip() else []
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{os.fspath(path)}, line {number} is not JSON: {error}") from error
-    return [*records, json.loads(last)] if _is_record(last) else records
+        if line.strip():
+            records.append(_record(line))
+            if records[-1] is None:
+                raise ValueError(f"{os.fspath(path)}, line {number} is not a JSON object")
+    return [record for record in (*records, _record(last)) if record is not None]
 
 
 def append_lines(path: str | os.PathLike[str], records: Iterable[Mapping[str, Any]]) -> None:
     """Add records, each on a line of its own; when this returns, they are on the disk.
 
-    Nothing that was whole is written again: a last line that a kill cut short is cut off at the last newline, and one
-    that only lacks its newline gets it. Several processes may append to one file. On a full disk the file becomes what
-    it was.
+    A last line that a kill cut short is cut off, and one that only lacks its newline gets it. Several processes may
+    append to one file. On a full disk the file becomes what it was.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -219,7 +210,7 @@ def append_lines(path: str | os.PathLike[str], records: Iterable[Mapping[str, An
             fcntl.flock(descriptor, fcntl.LOCK_EX)  # closing the file unlocks it
         content = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
         end = content.rfind(b"\n") + 1
-        if _is_record(content[end:]):
+        if _record(content[end:]) is not None:
             end, data = len(content), b"\n" + data
         os.ftruncate(descriptor, end)
         place = end
@@ -239,12 +230,13 @@ def append_lines(path: str | os.PathLike[str], records: Iterable[Mapping[str, An
         sync_folder(path.parent)
 
 
-def _is_record(line: bytes) -> bool:
-    """Whether a line is a whole record; every record is an object, and no part of one is JSON."""
+def _record(line: bytes) -> dict[str, Any] | None:
+    """The record on a line, None where it is not whole; every record is an object, and no part of one is JSON."""
     try:
-        return isinstance(json.loads(line), dict)
+        record = json.loads(line)
     except (ValueError, RecursionError):
-        return False
+        return None
+    return record if isinstance(record, dict) else None
 
 
 # -- resumable runs ---------------------------------------------------------------------------------------------------
@@ -282,11 +274,9 @@ class Run:
         """
         try:
             lines = read_lines(path)
-            if not all(key in record for record in lines[1:] for key in needed) or not all(
-                isinstance(line, dict) for line in lines
-            ):
-                raise ValueError("it must have the settings, and a whole record in every line")
-        except (OSError, TypeError, ValueError) as error:
+            if not all(record.keys() >= set(needed) for record in lines[1:]):
+                raise ValueError("a record lacks a key")
+        except (OSError, ValueError) as error:
             raise RunError(f"{os.fspath(path)} is damaged; give another path, or remove it to start again") from error
         if not lines:
             return None
@@ -312,25 +302,21 @@ class Run:
             yield RunFolder(path, {part["name"]: part for part in parts or []})
 
 
+@dataclass(frozen=True)
 class RunFolder:
-    """The folder of a run, with parts that are finished."""
+    """The folder of a run, and the notes on parts that were finished at some time, by their names."""
 
-    def __init__(self, path: Path, parts: dict[str, Any]) -> None:
-        self.path, self._parts = path, parts
-
-    @property
-    def names(self) -> set[str]:
-        """Parts that were finished at some time."""
-        return set(self._parts)
+    path: Path
+    parts: dict[str, dict[str, Any]]
 
     def source_of(self, name: str) -> str | None:
         """The digest of the data that a part was made from; None where it is not there as it was written."""
-        part, path = self._parts.get(name), self.path / name
+        part, path = self.parts.get(name), self.path / name
         if part is None or not path.is_file() or part.get("digest") != digest_file(path):
             return None
         return str(part.get("source"))
 
     def add(self, name: str, source: str = "") -> None:
         """Note a part that was written just now."""
-        self._parts[name] = {"name": name, "source": source, "digest": digest_file(self.path / name)}
-        append_lines(self.path / NOTE, [self._parts[name]])
+        self.parts[name] = {"name": name, "source": source, "digest": digest_file(self.path / name)}
+        append_lines(self.path / NOTE, [self.parts[name]])

@@ -2,8 +2,8 @@
 
 E_q log p(y|f) − KL/N is a lower bound on the log evidence per datum where the KL is that of the posterior which draws
 f: without pseudo-data, and with ``MatrixGaussianLinear(kl="conditional")``. With pseudo-data and the paper's KL [LW16,
-eq. 11], the layers' default, it is an objective but *no* bound: it may exceed the log evidence, up to the largest
-log-likelihood. See ``docs/notation.md``.
+eq. 11], the layers' default, it may exceed the log evidence, up to the largest log-likelihood; see
+``docs/notation.md``.
 """
 
 from __future__ import annotations
@@ -22,20 +22,13 @@ from vmg.likelihoods import Likelihood
 from vmg.likelihoods.base import is_positive
 from vmg.math.linalg import values_readable
 from vmg.nn.bayesian import SHARDED, BayesianModule, DrawnRun, kl_divergence
-from vmg.nn.draws import call, output_tensor
+from vmg.nn.draws import call
 from vmg.nn.fusing import fused_runs
 from vmg.nn.head import BayesianHead
 from vmg.nn.sharding import is_parallel, project_pieces
 from vmg.processes import gather_rows
 
-__all__ = [
-    "ElboTerms",
-    "Objective",
-    "collapsed_elbo",
-    "elbo",
-    "kl_warmup",
-    "require_likelihood",
-]
+__all__ = ["ElboTerms", "Objective", "collapsed_elbo", "elbo", "kl_warmup", "require_likelihood"]
 
 
 class ElboTerms(NamedTuple):
@@ -123,8 +116,8 @@ def elbo(
     one step of it from the same draws: a loop of one's own needs no call of ``likelihood.update_``. A network in
     ``DistributedDataParallel`` or FSDP2 takes it from the rows of all processes, so that these stay equal.
 
-    The estimate is unbiased. Its expectation is a lower bound on the log evidence per datum, except for layers with
-    pseudo-data and the paper's KL, where it may exceed it (``kl="conditional"`` makes it a bound).
+    The estimate is unbiased, and its expectation a lower bound on the log evidence per datum, except for layers with
+    pseudo-data and the paper's KL (``kl="conditional"`` makes it a bound).
 
     Args:
         network: holds the Bayesian layers; ``network(x)`` draws f.
@@ -138,15 +131,21 @@ def elbo(
             token, where 0 is padding.
         n_samples: draws to average over; with more than one, f has them as its first dimension.
     """
-    _require(likelihood, y, n_data, n_samples)
+    require_likelihood(likelihood)
+    if not isinstance(y, Tensor):
+        raise TypeError(f"y must be a tensor; got {type(y).__name__}")
+    if not is_positive(n_data):
+        raise ValueError(f"n_data must be positive, the number of rows in the training set; got {n_data}")
+    if n_samples < 1:
+        raise ValueError(f"n_samples must be at least 1; got {n_samples}")
     if y.is_floating_point() and values_readable(y) and not torch.isfinite(y).all():
         raise ValueError("y must be finite; got NaN or infinite values")
     if SHARDED in sys.modules:
         project_pieces(network)
     with _fused(network) as drawn:
-        f = _draw(network, x)
+        f = call(network, x)
         if n_samples > 1:
-            f = torch.stack([f, *(_draw(network, x) for _ in range(n_samples - 1))])
+            f = torch.stack([f, *(call(network, x) for _ in range(n_samples - 1))])
             y = y.expand(n_samples, *y.shape)
         kl = kl_divergence(network, drawn)
     if likelihood.training and torch.is_grad_enabled() and likelihood.has_posterior:
@@ -163,23 +162,6 @@ def require_likelihood(likelihood: Any) -> None:
     if not isinstance(likelihood, Likelihood):
         got = f"the class {likelihood.__name__}" if isinstance(likelihood, type) else type(likelihood).__name__
         raise TypeError(f"likelihood must be an object such as vmg.likelihoods.CategoricalLikelihood(); got {got}")
-
-
-def _require(likelihood: Any, y: Any, n_data: Any, n_samples: int) -> None:
-    """Refuse arguments of :func:`elbo` that would fail, or mean something else, further in."""
-    require_likelihood(likelihood)
-    if not isinstance(y, Tensor):
-        raise TypeError(f"y must be a tensor; got {type(y).__name__}")
-    if not is_positive(n_data):
-        raise ValueError(f"n_data must be positive, the number of rows in the training set; got {n_data}")
-    if n_samples < 1:
-        raise ValueError(f"n_samples must be at least 1; got {n_samples}")
-
-
-def _draw(network: nn.Module, x: Any) -> Tensor:
-    """One draw of the outputs, from inputs of any kind that :func:`call` takes."""
-    f = network(x) if isinstance(x, Tensor) else call(network, x)
-    return f if isinstance(f, Tensor) else output_tensor(f)
 
 
 def _update(
@@ -212,8 +194,7 @@ def _update(
 def kl_warmup(step: int, n_steps: int) -> float:
     """The weight of the KL at a step, counted from zero: it grows in equal parts to one at step ``n_steps``.
 
-    A smaller weight early on keeps units from being switched off before they are used. From step ``n_steps`` on the
-    objective is that of :func:`elbo`.
+    A smaller weight early on keeps units from being switched off before they are used.
     """
     if n_steps < 1 or step < 0:
         raise ValueError(f"n_steps must be at least 1 and step at least 0; got {n_steps} and {step}")
@@ -225,9 +206,9 @@ def collapsed_elbo(
 ) -> ElboTerms:
     """E_q log p(y | Φ(x)) − KL(q ‖ p) of the hidden layers, per datum, with the output layer integrated out.
 
-    This is a lower bound on log p(y): the hidden layers' posterior q is the only approximation, and the KL is that of
-    the q which draws the features. Features must come from one draw of weights for all rows: layers need
-    ``sampling="weights"``. Where ``head.features`` has no Bayesian layer the bound is the exact log evidence.
+    This is a lower bound on log p(y), as the hidden layers' posterior q is the only approximation. Features must come
+    from one draw of weights for all rows: layers need ``sampling="weights"``. Where ``head.features`` has no Bayesian
+    layer the bound is the exact log evidence.
 
     Args:
         head: a :class:`~vmg.nn.BayesianHead`; ``head.features`` holds the hidden layers.

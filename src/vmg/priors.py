@@ -19,28 +19,17 @@ from vmg.math.covariance import Covariance, Diagonal
 from vmg.math.matrix_normal import MatrixNormal
 
 __all__ = [
-    "Coefficients",
-    "EnergyPrior",
-    "FixedPrior",
-    "GammaPrior",
-    "IsotropicPrior",
-    "KeepsSettings",
-    "Prior",
-    "gamma_kl",
-    "log_uniform_at_bound",
-    "log_uniform_kl",
-    "pseudo_data_kl",
+    *("Coefficients", "EnergyPrior", "FixedPrior", "GammaPrior", "IsotropicPrior", "KeepsSettings", "Prior"),
+    *("gamma_kl", "log_uniform_at_bound", "log_uniform_kl", "pseudo_data_kl"),
 ]
 
 SAME = 1e-6  # relative; a number that went through single precision is the same number
-_KEY = "_extra_state"  # PyTorch's name for what get_extra_state gives
 
 
 class KeepsSettings(nn.Module):
     """A module whose ``state_dict`` has the numbers named in ``SETTINGS``: a loaded copy has the same objective.
 
-    They stay Python numbers: no cast of the module rounds them and no ``to_empty`` forgets them. A state that was
-    written without them loads too and leaves them as they are.
+    They stay Python numbers, which no cast of the module rounds. A state without them loads too and leaves them.
     """
 
     SETTINGS: tuple[str, ...] = ()
@@ -67,9 +56,9 @@ class KeepsSettings(nn.Module):
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *arguments: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *arguments)
-        missing = arguments[2]  # of the keys that are not there; written before settings were kept
-        if prefix + _KEY in missing:
-            missing.remove(prefix + _KEY)
+        key, missing = f"{prefix}_extra_state", arguments[2]
+        if key in missing:
+            missing.remove(key)
 
 
 class Coefficients(NamedTuple):
@@ -93,7 +82,7 @@ class Prior(nn.Module, ABC):
         """KL of MN(M, U, V) to the prior, with the KL of the prior's own posterior where it has one; [*batch_shape]."""
 
     def kl_of_diagonal(self, M: Tensor | None, log_row: Tensor, log_column: Tensor) -> Tensor:
-        """The same where U and V are diagonal with the standard deviations σ_r and σ_c, from their logarithms."""
+        """The same where U and V are diagonal, from the logarithms of their standard deviations."""
         return self.kl_divergence(M, Diagonal.from_log_scale(log_row), Diagonal.from_log_scale(log_column))
 
     @abstractmethod
@@ -173,8 +162,7 @@ class GammaPrior(KeepsSettings, EnergyPrior):
     """MN(0, I/τ_r, I/τ_c) with Gamma priors and Gamma posteriors on both precisions [LW16, §4.1].
 
     ``conjugate=True`` uses the optimal posteriors, which are Gamma with shape a₀ + RC/2 and rates that solve
-    b_r = b₀ + ½ E[τ_c] E‖W‖² and b_c = b₀ + ½ E[τ_r] E‖W‖² at once. Both equal the root of
-    b² − b₀ b − ½ a E‖W‖² = 0, so nothing is iterated and nothing is stored.
+    b_r = b₀ + ½ E[τ_c] E‖W‖² and b_c = b₀ + ½ E[τ_r] E‖W‖² at once: both are the root of b² − b₀ b − ½ a E‖W‖² = 0.
     ``conjugate=False`` learns the four parameters by gradient, as the paper does.
 
     Differs from the paper: conjugate is the default; it is the point that the gradient would converge to.
@@ -185,12 +173,7 @@ class GammaPrior(KeepsSettings, EnergyPrior):
     log_rate: nn.Parameter | None
 
     def __init__(
-        self,
-        concentration: float = 1.0,
-        rate: float = 0.5,
-        *,
-        conjugate: bool = True,
-        batch_shape: Sequence[int] = (),
+        self, concentration: float = 1.0, rate: float = 0.5, *, conjugate: bool = True, batch_shape: Sequence[int] = ()
     ) -> None:
         super().__init__()
         if not (concentration > 0 and rate > 0):
@@ -244,23 +227,25 @@ class GammaPrior(KeepsSettings, EnergyPrior):
 class FixedPrior(Prior):
     """Any matrix Gaussian MN(M₀, U₀, V₀) with diagonal covariances, such as the posterior of earlier data."""
 
+    loc: Tensor
+    row_scale: Tensor
+    column_scale: Tensor
+
     def __init__(self, loc: Tensor, row_scale: Tensor, column_scale: Tensor) -> None:
         super().__init__()
-        for name, scale in (("row_scale", row_scale), ("column_scale", column_scale)):
-            if not (torch.isfinite(scale) & (scale > 0)).all():
-                raise ValueError(f"{name} must be positive and finite; its smallest entry is {scale.min().item():g}")
-        self.register_buffer("loc", loc.detach().clone())
-        self.register_buffer("row_scale", row_scale.detach().clone())
-        self.register_buffer("column_scale", column_scale.detach().clone())
+        for name, value in (("loc", loc), ("row_scale", row_scale), ("column_scale", column_scale)):
+            if name != "loc" and not (torch.isfinite(value) & (value > 0)).all():
+                raise ValueError(f"{name} must be positive and finite; its smallest entry is {value.min().item():g}")
+            self.register_buffer(name, value.detach().clone())
 
     @property
     def distribution(self) -> MatrixNormal:
         """The prior as a distribution."""
-        U, V = (Diagonal(self.get_buffer(name), validate=False) for name in ("row_scale", "column_scale"))
-        return MatrixNormal(self.get_buffer("loc"), U, V, validate_args=False)
+        U, V = Diagonal(self.row_scale, validate=False), Diagonal(self.column_scale, validate=False)
+        return MatrixNormal(self.loc, U, V, validate_args=False)
 
     def kl_divergence(self, M: Tensor | None, U: Covariance, V: Covariance) -> Tensor:
-        loc = torch.zeros_like(self.get_buffer("loc")) if M is None else M
+        loc = torch.zeros_like(self.loc) if M is None else M
         return kl_divergence(MatrixNormal(loc, U, V, validate_args=False), self.distribution)
 
     def sample(self, shape: Sequence[int], generator: torch.Generator | None = None) -> Tensor:
@@ -276,7 +261,6 @@ def log_uniform_kl(log_scale: Tensor, max_scale: float | Tensor) -> Tensor:
     """KL of one entry's multiplicative Gaussian to the log-uniform prior, zero at √α = ``max_scale``.
 
     −KL ≈ const + ½ log α + c₁α + c₂α² + c₃α³ for the posterior mean·(1 + √α ε), α <= 1 (Kingma et al. 2015, eq. 14).
-    The true divergence is known up to a constant only; here it is zero at the largest α allowed.
 
     Args:
         log_scale: log √α, any shape.

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -140,13 +141,12 @@ def score_dataset(
     with Run({**settings, "version": vmg.__version__}).claim(Path(out).absolute()) as folder:
         tasks = {
             place: ScoringTask(piece, path, str(folder.path / place), tuple(keep), how, folder.source_of(place))
-            for piece, place in zip(dataset.pieces, _places(dataset.pieces), strict=True)
+            for place, piece in _places(dataset.pieces).items()
         }
-        stale = sorted(set(folder.names) - set(tasks))
+        stale = sorted(set(folder.parts) - set(tasks))
         if stale:
             raise RunError(f"{out} has predictions of rows that are no longer in {dataset.name}: {listing(stale)}")
-        places = list(tasks)
-        done = run_parallel(score_piece, list(tasks.values()), n_jobs=n_jobs)
+        places, done = list(tasks), run_parallel(score_piece, list(tasks.values()), n_jobs=n_jobs)
         for n_done, (position, outcome) in enumerate(done, 1):
             place = places[position]
             if outcome is None:
@@ -159,9 +159,7 @@ def score_dataset(
                 report.written.append(place)
             if progress is not None:
                 progress(n_done, len(places))
-    for names in (report.found, report.written):
-        names.sort()
-    return report
+    return replace(report, found=sorted(report.found), written=sorted(report.written))
 
 
 def score_piece(task: ScoringTask) -> tuple[int, str] | str | None:
@@ -191,21 +189,19 @@ def score_piece(task: ScoringTask) -> tuple[int, str] | str | None:
     return n_rows, digest.hexdigest()
 
 
-def _places(pieces: Sequence[Piece]) -> list[str]:
-    """The output file of each piece: named as its part, numbered where a part has several pieces."""
-    counts, seen = Counter(piece.part.name for piece in pieces), Counter[str]()
-    places: dict[str, str] = {}
-    for piece in pieces:
-        name = piece.part.name
-        path = PurePosixPath(name)
-        number = f"-{seen[name]:05d}" if counts[name] > 1 else ""
-        seen[name] += 1
+def _places(pieces: Sequence[Piece]) -> dict[str, Piece]:
+    """Pieces by their output files: named as the part, numbered where a part has several pieces."""
+    places: dict[str, Piece] = {}
+    for name, of_part in groupby(pieces, key=lambda piece: piece.part.name):
+        path, own = PurePosixPath(name), list(of_part)
         stem = path.stem if path.suffix == ".parquet" else path.name  # a.pq beside a.parquet has a file of its own
-        place = str(path.with_name(f"{stem}{number}.parquet"))
-        if place in places:
-            raise TableError(f"the parts {listing([places[place], name])} would be written to one file; rename one")
-        places[place] = name
-    return list(places)
+        for k, piece in enumerate(own):
+            place = str(path.with_name(f"{stem}-{k:05d}.parquet" if len(own) > 1 else f"{stem}.parquet"))
+            if place in places:
+                names = listing([places[place].part.name, name])
+                raise TableError(f"the parts {names} would be written to one file; rename one")
+            places[place] = piece
+    return places
 
 
 def _digest_model(path: str) -> str:

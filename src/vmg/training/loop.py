@@ -1,10 +1,9 @@
 """The training loop: Adam on the objective, with averaging, reports and checkpoints as hooks around it.
 
-Several processes may train one model, each on an equal part of every minibatch. All hold the same parameters and draw
-the same order of rows; each takes its own part of a batch and its own posterior noise. The mean over processes of the
-gradients of mean(−log p) + KL/N is the gradient at the joined batch, with the KL counted once. Conjugate posteriors,
-such as that of the noise, take in the outputs of the joined batch, which are gathered, so they have the same bits
-everywhere.
+Several processes may train one model. All hold the same parameters and draw the same order of rows; each takes its own
+part of every minibatch and its own posterior noise. The mean over processes of the gradients of mean(−log p) + KL/N is
+the gradient at the joined batch, with the KL counted once. Conjugate posteriors, such as that of the noise, take in the
+gathered outputs of the joined batch.
 """
 
 from __future__ import annotations
@@ -76,8 +75,7 @@ def train(
         checkpoint: where the run keeps its state, after the callbacks of a report. A run that finds a file there goes
             on from it and ends with the bits of one that was never stopped, as long as the number of threads and the
             machine are the same. Callbacks start anew. A file of a run with other rows, settings, layers or schedule
-            is refused; so is, where a generator is given, one with another seed or other parameters at the start.
-            Without a generator both are taken to be drawn anew by each process.
+            is refused; with a generator also one with another seed or other parameters at the start.
     """
     if n_steps < 1 or batch_size < 1:
         raise ValueError(f"n_steps and batch_size must be at least 1; got {n_steps} and {batch_size}")

@@ -6,15 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-__all__ = [
-    "Callback",
-    "History",
-    "Progress",
-    "Schedule",
-    "constant",
-    "cosine",
-    "print_progress",
-]
+__all__ = ["Callback", "History", "Progress", "Schedule", "constant", "cosine", "print_progress"]
 
 Schedule = Callable[[float], float]
 """Learning-rate factor as a function of the finished share of training, 0 to 1."""

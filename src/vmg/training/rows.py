@@ -17,8 +17,7 @@ class Minibatches(Iterator[Tensor]):
     """Endless row indices [*batch_shape, batch_size]: a fresh permutation for every replica and epoch.
 
     Batches are always full; the few rows left over at the end of an epoch come in a later one. Replicas may have
-    different numbers of rows, ``n_rows`` [*batch_shape]; an epoch is then as long as the smallest. The position can be
-    saved and restored.
+    different numbers of rows, ``n_rows`` [*batch_shape]; an epoch is then as long as the smallest.
     """
 
     def __init__(
@@ -28,30 +27,26 @@ class Minibatches(Iterator[Tensor]):
         batch_shape: Sequence[int] = (),
         generator: torch.Generator | None = None,
     ) -> None:
-        sizes = torch.as_tensor(n_rows).expand(tuple(batch_shape)).reshape(-1)
-        self._smallest, self._largest = int(sizes.min()), int(sizes.max())
+        self._sizes = torch.as_tensor(n_rows).expand(tuple(batch_shape)).reshape(-1)  # of each replica
+        self._smallest, self._largest = int(self._sizes.min()), int(self._sizes.max())
         if self._smallest < 1:
             raise ValueError("training needs at least one row; got none")
         self._size, self._batch_shape, self._generator = min(batch_size, self._smallest), tuple(batch_shape), generator
-        self._sizes = sizes  # of each replica
-        self._order = torch.empty(len(sizes), 0, dtype=torch.int64)  # of the epoch, [replicas, largest]
+        self._order = torch.empty(0)  # of the epoch, [replicas, largest]
         self._start = self._smallest  # a permutation is drawn when the first of its rows is asked for
 
     def __next__(self) -> Tensor:
         if self._start + self._size > self._smallest:
             self._order, self._start = self._permute(), 0
-        stop = self._start + self._size
-        index = self._order[:, self._start : stop].reshape(*self._batch_shape, self._size)
-        self._start = stop
+        index = self._order[:, self._start : self._start + self._size].reshape(*self._batch_shape, self._size)
+        self._start += self._size
         return index
 
     def _permute(self) -> Tensor:
-        replicas = len(self._sizes)
-        if replicas == 1:
+        if len(self._sizes) == 1:
             return torch.randperm(self._largest, generator=self._generator).unsqueeze(0)
         beyond = torch.arange(self._largest) >= self._sizes.unsqueeze(-1)  # [replicas, largest]
-        keys = torch.rand(replicas, self._largest, generator=self._generator).masked_fill_(beyond, 2.0)
-        return keys.argsort(-1)
+        return torch.rand(beyond.shape, generator=self._generator).masked_fill_(beyond, 2.0).argsort(-1)
 
     def state(self) -> dict[str, Tensor]:
         """The permutation of the epoch and the place in it; the generator keeps its own state."""

@@ -22,7 +22,7 @@ from vmg.likelihoods import Likelihood
 from vmg.math.linalg import all_finite
 from vmg.model_file import ModelFileError, prefixed, read_state, stripped, write_state
 from vmg.nn.bayesian import BayesianModule, kl_divergence
-from vmg.training.progress import History, Progress
+from vmg.training.progress import ALL_DONE, History, Progress
 from vmg.training.rows import Minibatches
 
 __all__ = ["Average", "Checkpoint", "KeptRun", "LastGood", "TrainingError"]
@@ -155,7 +155,7 @@ class Checkpoint:
 class KeptRun:
     """A run whose state is kept at a checkpoint: read before the first step, written at reports.
 
-    ``settings`` are those of the run; a file of a run with others is refused. The other parts change from step to step.
+    A file of a run with other ``settings`` is refused.
     """
 
     checkpoint: Checkpoint
@@ -177,26 +177,19 @@ class KeptRun:
         tensors, document = kept
         try:
             history.records += [Progress(**report) for report in document["reports"]]
+            history.stopped, done = str(document["stopped"] or ALL_DONE), history.last.step
             self._load(tensors)
-            stopped = document["stopped"]
-            if not (stopped is None or isinstance(stopped, str)):
-                raise ValueError(f"stopped must be a text; got {stopped!r:.40}")
-        except (KeyError, RuntimeError, TypeError, ValueError) as error:
+        except (LookupError, RuntimeError, TypeError, ValueError) as error:
             raise ModelFileError(f"{path} does not hold a whole {HOLDS}: {error}") from error
-        if stopped is not None:
-            history.stopped = stopped
-            return n_steps
-        return history.last.step if history.records else 0
+        return n_steps if history.was_stopped else done
 
     def write(self) -> None:
         """Write the file at a report, if it is this one's turn, the last one or the one that stopped the run."""
         history, checkpoint = self.history, self.checkpoint
         last = history.was_stopped or history.last.step == history.last.n_steps
         if last or len(history.records) % checkpoint.every == 0:
-            reports = [asdict(record) for record in history.records]
-            stopped = history.stopped if history.was_stopped else None
+            document = {"reports": [asdict(record) for record in history.records], "stopped": history.stopped}
             checkpoint.path.parent.mkdir(parents=True, exist_ok=True)
-            document = {"reports": reports, "stopped": stopped}
             write_state(checkpoint.path, Run(self.settings), HOLDS, self._tensors(), document)
 
     def _tensors(self) -> dict[str, Tensor]:
