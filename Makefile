@@ -13,7 +13,7 @@ demo: $(STAMP)
 test: export OMP_NUM_THREADS = 1
 test: lint types
 	$(BIN)/python -m pytest -n 2
-	VMG_NATIVE=0 $(BIN)/python -m pytest -n 2 tests/fused/test_passes.py tests/test_priors.py tests/test_gamma_prior.py \
+	VMG_NATIVE=0 $(BIN)/python -m pytest -n 2 tests/fused/test_passes.py tests/test_priors.py \
 	tests/nn/test_bayesian.py tests/nn/test_layers.py
 
 # The lowest versions that pyproject.toml allows, and the newest there are but for PyTorch; each in an environment of its own.
@@ -54,7 +54,7 @@ sanitize: $(STAMP)
 	PYTHONPATH=$(SANITIZED)/src:. $(BIN)/python -m pytest -n 0 -p no:cacheprovider \
 	--ignore tests/fused/test_building.py -k "not memory_that_is_not_there" \
 	tests/fused tests/nn/test_fusing.py \
-	tests/test_priors.py tests/test_gamma_prior.py
+	tests/test_priors.py
 
 # Wheel and source distribution as PyPI would get them, and a fit with the wheel in a clean environment and another folder.
 WHEEL := $(CURDIR)/build/wheel

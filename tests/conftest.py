@@ -3,6 +3,7 @@ import runpy
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -32,6 +33,16 @@ def run_script(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
         return tuple(capsys.readouterr())
 
     return run
+
+
+@pytest.fixture(scope="session")
+def pair() -> Iterator[Any]:
+    """Two processes of one group."""
+    from gloo import Pair
+
+    processes = Pair()
+    yield processes
+    processes.close()
 
 
 @pytest.fixture

@@ -1,22 +1,14 @@
+"""Priors of weights and pseudo-data, against distributions, quadrature, Monte Carlo and conjugate posteriors."""
+
 import itertools
 import math
 
 import pytest
 import torch
-from torch.distributions import kl_divergence
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.distributions import Gamma, kl_divergence
 
-from prior_cases import (
-    C,
-    PriorKL,
-    R,
-    fixed_prior,
-    gradient_prior,
-    isotropic,
-    over_batches,
-    over_means,
-    over_pairs,
-    random_posterior,
-)
 from reference import (
     FAMILIES,
     assert_close,
@@ -24,16 +16,75 @@ from reference import (
     assert_moments,
     family_member,
     family_parameters,
+    gamma_nodes,
     log_uniform_negative_kl,
     members,
     normal,
+    random_covariance,
     vec,
 )
 from vmg.covariance import Diagonal
 from vmg.math.matrix_normal import MatrixNormal
-from vmg.priors import FixedPrior, GammaPrior, IsotropicPrior, Prior, log_uniform_kl
+from vmg.priors import FixedPrior, GammaPrior, IsotropicPrior, Prior, gamma_kl, log_uniform_kl
 
 pytestmark = pytest.mark.usefixtures("double_precision")
+
+R, C = 4, 3
+over_pairs = pytest.mark.parametrize(("row", "column"), list(itertools.product(FAMILIES, FAMILIES)))
+over_means = pytest.mark.parametrize("zero_mean", [False, True])
+over_batches = pytest.mark.parametrize("batch_shape", [(), (2,), (2, 3)])
+
+
+def random_posterior(row="rank_one", column="dense", batch_shape=(), zero_mean=False):
+    """M (or None), U and V of a posterior, and the same as a distribution."""
+    M = normal(*batch_shape, R, C, seed=1)
+    U, _ = random_covariance(row, R, batch_shape, seed=10)
+    V, _ = random_covariance(column, C, batch_shape, seed=20)
+    q = MatrixNormal(torch.zeros_like(M) if zero_mean else M, U, V)
+    return None if zero_mean else M, U, V, q
+
+
+def isotropic(row_scale, column_scale):
+    """MN(0, row_scale² I, column_scale² I) for scales of one shape."""
+    rows, columns = row_scale.unsqueeze(-1).expand(*row_scale.shape, R), column_scale.unsqueeze(-1)
+    return MatrixNormal(torch.zeros(R, C), Diagonal(rows), Diagonal(columns.expand(*column_scale.shape, C)))
+
+
+def fixed_prior(batch_shape=()):
+    return FixedPrior(
+        normal(*batch_shape, R, C, seed=30), normal(*batch_shape, R, seed=31).exp(), normal(C, seed=32).exp()
+    )
+
+
+def gradient_prior(concentrations, rates, **options):
+    """A GammaPrior whose posterior has the given (row, column) parameters."""
+    prior = GammaPrior(conjugate=False, batch_shape=concentrations.shape[:-1], **options)
+    with torch.no_grad():
+        prior.log_concentration.copy_(concentrations.log())
+        prior.log_rate.copy_(rates.log())
+    return prior
+
+
+def expected_square(M, U, V):
+    """E‖W‖²."""
+    return U.trace() * V.trace() + (0 if M is None else M.square().sum((-2, -1)))
+
+
+def at_conjugate_posterior(prior, M, U, V):
+    """The gradient version of a conjugate prior, its parameters set to the conjugate posterior."""
+    a, b = prior.posterior(expected_square(M, U, V), R * C)
+    return gradient_prior(a, b, concentration=prior.concentration, rate=prior.rate)
+
+
+class PriorKL(torch.nn.Module):
+    """A prior's KL as a forward pass, for functional_call."""
+
+    def __init__(self, prior):
+        super().__init__()
+        self.prior = prior
+
+    def forward(self, M, U, V):
+        return self.prior.kl_divergence(M, U, V)
 
 
 # Fixed matrix Gaussians
@@ -148,6 +199,112 @@ def test_gradcheck_of_the_gamma_parameters():
         return torch.func.functional_call(prior, {"prior.log_concentration": a, "prior.log_rate": b}, (M, U, V))
 
     assert torch.autograd.gradcheck(kl, (normal(2, seed=1).requires_grad_(), normal(2, seed=2).requires_grad_()))
+
+
+# Gamma priors of the precisions
+
+
+@settings(deadline=None, derandomize=True, max_examples=100)
+@given(*[st.floats(0.05, 50)] * 4)
+def test_gamma_kl(a, b, prior_a, prior_b):
+    a, b, prior_a, prior_b = (
+        torch.tensor([a, 2 * a]),
+        torch.tensor([b, b]),
+        torch.tensor(prior_a),
+        torch.tensor(prior_b),
+    )
+    expected = kl_divergence(Gamma(a, b), Gamma(prior_a, prior_b))
+    actual = gamma_kl(a, b, prior_a, prior_b)
+    assert_close(actual, expected, 1e-9)
+    assert (actual > -1e-9).all()
+
+
+@over_means
+@pytest.mark.parametrize(("row", "column"), [("diagonal", "diagonal"), ("rank_one", "dense"), ("dense", "rank_one")])
+def test_gamma_prior_against_quadrature_over_both_precisions(row, column, zero_mean):
+    M, U, V, q = random_posterior(row, column, zero_mean=zero_mean)
+    a, b = torch.tensor([2.5, 4.0]), torch.tensor([1.3, 0.7])
+    tau_row, weight_row = gamma_nodes(2.5, 1.3, n=120)
+    tau_column, weight_column = gamma_nodes(4.0, 0.7, n=120)
+    assert_close(weight_row.sum(), torch.tensor(1.0))
+    grid_row, grid_column = torch.meshgrid(tau_row, tau_column, indexing="ij")
+    kl_given_tau = kl_divergence(q, isotropic(grid_row.rsqrt(), grid_column.rsqrt()))
+    expected = weight_row @ kl_given_tau @ weight_column
+    expected = expected + kl_divergence(Gamma(a, b), Gamma(torch.tensor(1.0), torch.tensor(0.5))).sum()
+    assert_close(gradient_prior(a, b).kl_divergence(M, U, V), expected, 1e-9)
+
+
+@over_batches
+@over_means
+def test_conjugate_posterior_solves_both_updates_at_once(batch_shape, zero_mean):
+    *_, q = random_posterior(batch_shape=batch_shape, zero_mean=zero_mean)
+    prior = GammaPrior(1.5, 0.7)
+    energy = (q.variance + q.mean.square()).sum((-2, -1))  # E‖W‖²
+    a, b = prior.posterior(energy, R * C)
+    assert_close(a, torch.full((*batch_shape, 2), 1.5 + R * C / 2))
+    assert_close(b, 0.7 + 0.5 * (a / b).flip(-1) * energy.unsqueeze(-1))
+
+
+@pytest.mark.parametrize(("concentration", "rate"), [(1.0, 0.5), (3.0, 2.0), (0.2, 1e-3)])
+@over_means
+@over_batches
+def test_conjugate_is_the_fixed_point_of_the_gradient_version(concentration, rate, zero_mean, batch_shape):
+    M, U, V, _ = random_posterior(batch_shape=batch_shape, zero_mean=zero_mean)
+    conjugate = GammaPrior(concentration, rate)
+    learned = at_conjugate_posterior(conjugate, M, U, V)
+    kl = learned.kl_divergence(M, U, V)
+    assert kl.shape == batch_shape
+    assert_close(conjugate.kl_divergence(M, U, V), kl)
+    for gradient in torch.autograd.grad(kl.sum(), (learned.log_concentration, learned.log_rate)):
+        assert_close(gradient, torch.zeros_like(gradient), 1e-9)
+
+
+def test_conjugate_is_a_minimum_of_the_gradient_version():
+    M, U, V, _ = random_posterior()
+    learned = at_conjugate_posterior(GammaPrior(), M, U, V)
+    names = ("log_concentration", "log_rate")
+    point = torch.cat([getattr(learned, name).detach() for name in names])
+
+    def kl(parameters):
+        a, b = parameters.split(2)
+        moved = {"log_concentration": a, "log_rate": b}
+        return torch.func.functional_call(PriorKL(learned), {f"prior.{k}": v for k, v in moved.items()}, (M, U, V))
+
+    assert torch.linalg.eigvalsh(torch.autograd.functional.hessian(kl, point)).min() > 1e-3
+    best = kl(point)
+    for seed, size in itertools.product(range(20), (0.01, 0.3, 2.0)):
+        assert kl(point + size * normal(4, seed=seed)) > best
+
+
+def test_conjugate_gradients_are_those_of_the_gradient_version():
+    M = normal(R, C, seed=1).requires_grad_()
+    scales = [family_parameters("diagonal", n, seed=n)[0].requires_grad_() for n in (R, C)]
+    U, V = (Diagonal(scale) for scale in scales)
+    conjugate = GammaPrior()
+    learned = at_conjugate_posterior(conjugate, M, U, V)
+    actual, expected = (torch.autograd.grad(p.kl_divergence(M, U, V), (M, *scales)) for p in (conjugate, learned))
+    for a, e in zip(actual, expected, strict=True):
+        assert_close(a, e)
+
+
+def test_gamma_prior_of_a_batch_is_a_loop():
+    M, U, V, _ = random_posterior("diagonal", "diagonal", (2, 3))
+    a, b = 1 + normal(2, 3, 2, seed=5).abs(), 1 + normal(2, 3, 2, seed=6).abs()
+    conjugate, learned = GammaPrior(), gradient_prior(a, b)
+    kls = conjugate.kl_divergence(M, U, V), learned.kl_divergence(M, U, V)
+    for i in members((2, 3)):
+        one = M[i], Diagonal(U.scale[i]), Diagonal(V.scale[i])
+        assert_close(kls[0][i], conjugate.kl_divergence(*one))
+        assert_close(kls[1][i], gradient_prior(a[i], b[i]).kl_divergence(*one))
+
+
+def test_a_certain_gamma_posterior_is_a_fixed_prior():
+    M, U, V, q = random_posterior()
+    mean = torch.tensor([3.0, 0.2])
+    sharp = gradient_prior(1e9 * mean, torch.full((2,), 1e9))
+    own = kl_divergence(Gamma(1e9 * mean, torch.tensor(1e9)), Gamma(torch.tensor(1.0), torch.tensor(0.5))).sum()
+    expected = kl_divergence(q, isotropic(*mean.rsqrt()))
+    assert_close(sharp.kl_divergence(M, U, V) - own, expected, 1e-6)
 
 
 # Samples

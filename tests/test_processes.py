@@ -1,26 +1,13 @@
 """Messages between processes: sums, rows and values come to all, and no message is a pickle."""
 
 import math
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent / "training"))
-
-from gloo import Pair
-
 from vmg import processes
 
 VALUES = [None, True, 3, 0.1, -math.inf, "ä", [1, [2.5, "b"]], {"a": {"b": []}}]
-
-
-@pytest.fixture(scope="module")
-def pair():
-    both = Pair()
-    yield both
-    both.close()
 
 
 def _share(rank):

@@ -100,25 +100,14 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise
 
 
-_private_folders: set[str] = set()  # that are open in this process
-
-
-@contextmanager
-def private_folder() -> Iterator[str]:
-    """A temporary folder that is gone after the block; :func:`remove_private_folders` removes it before."""
-    folder = os.path.join(tempfile.gettempdir(), f"vmg-{secrets.token_hex(8)}")
-    _private_folders.add(folder)  # before it is there: a signal may come at any time
-    try:
-        os.mkdir(folder, 0o700)
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        _private_folders.discard(folder)
+def private_folder() -> tempfile.TemporaryDirectory[str]:
+    """A temporary folder that is gone after a with block; :func:`remove_private_folders` removes it before."""
+    return tempfile.TemporaryDirectory(prefix=f"vmg-{os.getpid()}-", ignore_cleanup_errors=True)
 
 
 def remove_private_folders() -> None:
     """Remove all temporary folders of a process that is about to end without leaving its blocks."""
-    for folder in list(_private_folders):
+    for folder in Path(tempfile.gettempdir()).glob(f"vmg-{os.getpid()}-*"):
         shutil.rmtree(folder, ignore_errors=True)
 
 

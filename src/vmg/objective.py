@@ -22,7 +22,7 @@ from vmg.likelihoods import Likelihood
 from vmg.likelihoods.base import is_positive
 from vmg.math.linalg import values_readable
 from vmg.nn.bayesian import SHARDED, BayesianModule, DrawnRun, kl_divergence
-from vmg.nn.draws import call
+from vmg.nn.draws import call, output_tensor
 from vmg.nn.fusing import fused_runs
 from vmg.nn.head import BayesianHead
 from vmg.nn.sharding import is_parallel, project_pieces
@@ -44,36 +44,6 @@ class ElboTerms(NamedTuple):
         return self.expected_log_likelihood - self.kl
 
 
-def _terms(
-    kl: Tensor,
-    likelihood: Likelihood,
-    f: Tensor,
-    y: Tensor,
-    *,
-    n_data: Tensor | float,
-    kl_weight: float,
-    weight: Tensor | None,
-    n_sample_dims: int = 0,
-) -> ElboTerms:
-    """The objective at outputs f [*samples, *batch_shape, B, ...] that the network has drawn, given its divergence."""
-    log_prob = likelihood.expected_log_prob(f, y)  # [*samples, *batch_shape, B, *tokens]
-    n_token_dims = log_prob.dim() - n_sample_dims - kl.dim() - 1
-    if weight is not None:  # of rows, or of their tokens
-        missing = log_prob.dim() - n_sample_dims - weight.dim()
-        log_prob = log_prob * (weight[(..., *[None] * missing)] if n_token_dims > 0 else weight)
-    if n_token_dims > 0:  # the tokens of a row are one datum
-        log_prob = log_prob.flatten(-n_token_dims).sum(-1)
-    if likelihood.has_posterior:
-        kl = kl + likelihood.kl_divergence()
-    return ElboTerms(log_prob.mean(-1), (kl_weight / n_data) * kl, f)
-
-
-def _fused(network: nn.Module) -> AbstractContextManager[Sequence[DrawnRun]]:
-    """Runs of layers in one call, where there are compiled kernels."""
-    fuses = not torch.compiler.is_compiling() and library.available()
-    return fused_runs(network) if fuses else nullcontext(())
-
-
 @dataclass(frozen=True)
 class Objective:
     """The objective of one training set: the network, the likelihood, and N, by which a batch stands for all rows."""
@@ -82,21 +52,77 @@ class Objective:
     likelihood: Likelihood
     n_data: Tensor | float
 
-    def evaluate(self, x: Tensor, y: Tensor, weight: Tensor | None, kl_weight: float) -> ElboTerms:
-        """Draw f at a minibatch and take the objective there, with a graph."""
-        with _fused(self.network) as drawn:
-            f = self.network(x)
-            kl = kl_divergence(self.network, drawn)
-        return _terms(kl, self.likelihood, f, y, n_data=self.n_data, kl_weight=kl_weight, weight=weight)
+    def evaluate(
+        self,
+        x: Any,
+        y: Tensor,
+        weight: Tensor | None,
+        kl_weight: float,
+        *,
+        n_samples: int = 1,
+        updates: bool = False,
+        together: bool = False,
+    ) -> ElboTerms:
+        """Draw f at a minibatch and take the objective there, with a graph.
 
-    def update_likelihood(self, terms: ElboTerms, y: Tensor, weight: Tensor | None, *, together: bool = False) -> None:
+        With ``updates`` the likelihood takes in the draws first: at a prior that expects little noise the first
+        gradient would be a thousand times the second, and an optimiser with a memory of squares would take small steps
+        long afterwards.
+        """
+        fuses = not torch.compiler.is_compiling() and library.available()
+        runs: AbstractContextManager[Sequence[DrawnRun]] = fused_runs(self.network) if fuses else nullcontext(())
+        with runs as drawn:
+            f = _draw(self.network, x)
+            if n_samples > 1:
+                f = torch.stack([f, *(_draw(self.network, x) for _ in range(n_samples - 1))])
+                y = y.expand(n_samples, *y.shape)
+            kl = kl_divergence(self.network, drawn)
+        if updates:
+            self.update_likelihood(f.detach(), y, weight, kl.dim(), n_samples, together=together)
+        log_prob = self.likelihood.expected_log_prob(f, y)  # [*samples, *batch_shape, B, *tokens]
+        n_sample_dims = int(n_samples > 1)
+        n_token_dims = log_prob.dim() - n_sample_dims - kl.dim() - 1
+        if weight is not None:  # of rows, or of their tokens
+            missing = log_prob.dim() - n_sample_dims - weight.dim()
+            log_prob = log_prob * (weight[(..., *[None] * missing)] if n_token_dims > 0 else weight)
+        if n_token_dims > 0:  # the tokens of a row are one datum
+            log_prob = log_prob.flatten(-n_token_dims).sum(-1)
+        if self.likelihood.has_posterior:
+            kl = kl + self.likelihood.kl_divergence()
+        fit = log_prob.mean(-1)
+        return ElboTerms(fit.mean(0) if n_samples > 1 else fit, (kl_weight / self.n_data) * kl, f)
+
+    def update_likelihood(
+        self,
+        f: Tensor | None,
+        y: Tensor,
+        weight: Tensor | None,
+        rows: int,
+        n_samples: int = 1,
+        *,
+        together: bool = False,
+    ) -> None:
         """Let a conjugate posterior of the likelihood, such as that of the noise, take in the outputs of a batch.
 
-        With ``together`` the rows of all processes are one batch.
+        B is dimension ``rows``; samples and tokens are more rows. With ``together`` the rows of all processes are one
+        batch.
         """
-        assert terms.f is not None
-        if self.likelihood.has_posterior:
-            _update(self.likelihood, terms.f, y, self.n_data, weight, terms.kl.dim(), together=together)
+        if not self.likelihood.has_posterior:
+            return
+        assert f is not None
+        first, n_data = rows + (n_samples > 1), self.n_data
+        n_tokens = f.shape[first + 1 : -1].numel()
+        if f.dim() > first + 2:
+            if weight is not None:
+                weight = weight.repeat_interleave(n_tokens, -1) if weight.dim() == rows + 1 else weight.flatten(rows)
+            f, y, n_data = f.flatten(first, -2), y.flatten(first, -2), n_data * n_tokens
+        if n_samples > 1:
+            f, y = (values.movedim(0, first).flatten(rows, first) for values in (f, y))  # [..., B·S, C]
+            weight = None if weight is None else weight.repeat_interleave(n_samples, -1)
+        if together:
+            f, y = gather_rows(f, rows), gather_rows(y, rows)
+            weight = None if weight is None else gather_rows(weight, -1)
+        self.likelihood.update_(f, y, n_data, weight)
 
 
 def elbo(
@@ -142,19 +168,16 @@ def elbo(
         raise ValueError("y must be finite; got NaN or infinite values")
     if SHARDED in sys.modules:
         project_pieces(network)
-    with _fused(network) as drawn:
-        f = call(network, x)
-        if n_samples > 1:
-            f = torch.stack([f, *(call(network, x) for _ in range(n_samples - 1))])
-            y = y.expand(n_samples, *y.shape)
-        kl = kl_divergence(network, drawn)
-    if likelihood.training and torch.is_grad_enabled() and likelihood.has_posterior:
-        # before the objective: at a prior that expects little noise the first gradient would be a thousand times
-        # the second, and an optimiser with a memory of squares would take small steps long afterwards
-        _update(likelihood, f.detach(), y, n_data, weight, kl.dim(), n_samples, together=is_parallel(network))
-    options: dict[str, Any] = {"n_data": n_data, "kl_weight": kl_weight, "weight": weight}
-    terms = _terms(kl, likelihood, f, y, n_sample_dims=int(n_samples > 1), **options)
-    return terms if n_samples == 1 else ElboTerms(terms.expected_log_likelihood.mean(0), terms.kl, f)
+    updates = likelihood.training and torch.is_grad_enabled()
+    together = likelihood.has_posterior and is_parallel(network)
+    options: dict[str, Any] = {"n_samples": n_samples, "updates": updates, "together": together}
+    return Objective(network, likelihood, n_data).evaluate(x, y, weight, kl_weight, **options)
+
+
+def _draw(network: nn.Module, x: Any) -> Tensor:
+    """One draw of the outputs, from inputs of any kind that :func:`call` takes."""
+    f = network(x) if isinstance(x, Tensor) else call(network, x)
+    return f if isinstance(f, Tensor) else output_tensor(f)
 
 
 def require_likelihood(likelihood: Any) -> None:
@@ -162,33 +185,6 @@ def require_likelihood(likelihood: Any) -> None:
     if not isinstance(likelihood, Likelihood):
         got = f"the class {likelihood.__name__}" if isinstance(likelihood, type) else type(likelihood).__name__
         raise TypeError(f"likelihood must be an object such as vmg.likelihoods.CategoricalLikelihood(); got {got}")
-
-
-def _update(
-    likelihood: Likelihood,
-    f: Tensor,
-    y: Tensor,
-    n_data: Tensor | float,
-    weight: Tensor | None,
-    rows: int,
-    n_samples: int = 1,
-    *,
-    together: bool,
-) -> None:
-    """A step of the likelihood's own posterior, B being dimension ``rows``; samples and tokens are more rows."""
-    first = rows + (n_samples > 1)
-    n_tokens = f.shape[first + 1 : -1].numel()
-    if f.dim() > first + 2:
-        if weight is not None:
-            weight = weight.repeat_interleave(n_tokens, -1) if weight.dim() == rows + 1 else weight.flatten(rows)
-        f, y, n_data = f.flatten(first, -2), y.flatten(first, -2), n_data * n_tokens
-    if n_samples > 1:
-        f, y = (values.movedim(0, first).flatten(rows, first) for values in (f, y))  # [..., B·S, C]
-        weight = None if weight is None else weight.repeat_interleave(n_samples, -1)
-    if together:
-        f, y = gather_rows(f, rows), gather_rows(y, rows)
-        weight = None if weight is None else gather_rows(weight, -1)
-    likelihood.update_(f, y, n_data, weight)
 
 
 def kl_warmup(step: int, n_steps: int) -> float:

@@ -1,26 +1,12 @@
 """Streamed fits by several processes, which share rows and end with one model."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from parquet_parts import write_parts
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
-
-from gloo import Pair
-
 from vmg.scale import fit_dataset
 
 FAST = {"n_members": 4, "hidden_layer_sizes": (8,), "max_iter": 20, "random_state": 0}
-
-
-@pytest.fixture(scope="module")
-def pair():
-    processes = Pair()
-    yield processes
-    processes.close()
 
 
 @pytest.fixture(scope="module")

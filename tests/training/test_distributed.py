@@ -6,8 +6,8 @@ from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
-from gloo import Pair
 
+from gloo import Pair
 from vmg.fused import library
 from vmg.likelihoods import CategoricalLikelihood, FullCovarianceLikelihood, GaussianLikelihood
 from vmg.nn import MLP
@@ -16,13 +16,6 @@ from vmg.training import Checkpoint, train
 from vmg.training.loop import Processes
 
 N, BATCH = 90, 33  # slices of 16 rows: one is left out
-
-
-@pytest.fixture(scope="module")
-def pair():
-    processes = Pair()
-    yield processes
-    processes.close()
 
 
 def table(outputs=1):

@@ -1,10 +1,9 @@
 """A dataset of any size: the Parquet files that a path, a folder, a pattern or an address stands for.
 
 A *part* is one file. A *piece* is a run of its row groups, about a million rows, which one process reads at a time.
-Pieces are numbered in one order, whoever reads them, so that work can be shared and resumed. Rows are read by Arrow's
-file reader: a scan of ``pyarrow.dataset`` decodes a whole row group at once, which may be larger than memory.
-
-Delimited text is converted to Parquet once, a block at a time, since text cannot be read from the middle.
+Pieces are numbered in one order, so that work can be shared and resumed. Rows are read by Arrow's file reader: a scan
+of ``pyarrow.dataset`` decodes a whole row group at once, which may be larger than memory. Delimited text is converted
+to Parquet once, a block at a time.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from vmg.tables.files import TextRules, TextTable, scan_text
 
 __all__ = ["Dataset", "Part", "Piece", "as_parquet", "convert_csv", "list_parts", "open_dataset", "to_frame"]
 
-PARQUET_ENDINGS = (".parquet", ".pq")
+PARQUET = r"(?i:.*\.(parquet|pq))"
 TEXT_ENDINGS = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
 BATCH_ROWS = 65_536  # rows in memory at a time
 PIECE_ROWS = 2**20
@@ -72,7 +71,7 @@ class Part:
         schema = pa.schema([one for one in schema if not ROW_NUMBERS.fullmatch(one.name)], metadata=schema.metadata)
         for name, value in self.keys.items():
             if name not in schema.names:
-                schema = schema.append(pa.field(name, pa.int64() if isinstance(value, int) else pa.string()))
+                schema = schema.append(pa.field(name, pa.array([value]).type))
         return schema, rows
 
 
@@ -85,16 +84,15 @@ class Piece:
     n_rows: int
     number: int
 
-    def batches(self, columns: Sequence[str] | None = None, rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
-        """Record batches of at most ``rows`` rows, in order; a TableError where the file is damaged."""
-        keys = {name: value for name, value in self.part.keys.items() if columns is None or name in columns}
-        in_file = None if columns is None else [name for name in columns if name not in self.part.keys]
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Record batches of a few rows, in order; a TableError where the file is damaged."""
+        keys = {name: value for name, value in self.part.keys.items() if name in columns}
+        in_file = [name for name in columns if name not in keys]
         with self.part.open() as reader:
             for k in self.groups:  # one by one, so that no more than one is in memory
-                for batch in reader.iter_batches(rows, row_groups=[k], columns=in_file, use_threads=False):
+                for batch in reader.iter_batches(BATCH_ROWS, row_groups=[k], columns=in_file, use_threads=False):
                     for name, value in keys.items():
-                        if name not in batch.schema.names:
-                            batch = batch.append_column(name, pa.array([value] * batch.num_rows))
+                        batch = batch.append_column(name, pa.array([value] * batch.num_rows))
                     yield batch
 
 
@@ -108,7 +106,7 @@ class Dataset:
     """Parts whose columns have the same kinds.
 
     ``refused`` has the others by name, with the reason, and ``empty`` those without rows. A part that turns out to be
-    damaged while its rows are read is refused too. Its rows up to there are used, the same ones in every pass.
+    damaged while it is read is refused too, but its rows up to there are used, the same ones in every pass.
     """
 
     name: str
@@ -124,7 +122,7 @@ class Dataset:
 
     @property
     def decimal_comma(self) -> bool | None:
-        """Whether a comma is the decimal point, as the text said that was converted; None where none did."""
+        """Whether a comma was the decimal point of a converted text; None where it had no comma."""
         said = (self.schema.metadata or {}).get(DECIMAL_COMMA)
         return None if said is None else said == b"True"
 
@@ -152,8 +150,8 @@ class Dataset:
 def open_dataset(source: str | os.PathLike[str], columns: Sequence[str] = ()) -> Dataset:
     """Look at every part of ``source``, without reading its rows.
 
-    The first part that can be read says which columns there are and of what kinds. A part that lacks some of
-    ``columns`` (or, without them, of the first part's columns), or has another kind in one, is refused.
+    A part is refused if it lacks one of ``columns`` (or, without them, of the first part's columns), or has another
+    kind of cells there than the first part.
     """
     dataset = Dataset(os.fspath(source), None, [])
     for part in list_parts(source):
@@ -196,7 +194,7 @@ KINDS: dict[str, Sequence[Callable[[pa.DataType], bool]]] = {
 
 
 def _kind_of_type(kind: pa.DataType) -> str:
-    """The kind of cells of an Arrow type: numbers, texts, dates, booleans, or the type's own name."""
+    """The kind of cells of an Arrow type, or the type's own name."""
     if pa.types.is_dictionary(kind):
         return _kind_of_type(kind.value_type)
     return next((name for name, tests in KINDS.items() if any(test(kind) for test in tests)), str(kind))
@@ -221,8 +219,8 @@ def list_parts(source: str | os.PathLike[str]) -> list[Part]:
     """The files that ``source`` stands for, by name.
 
     ``source`` is a file, a folder (with folders in it, also of the form ``key=value``), a pattern with ``*`` and
-    ``**``, or the same with an address in front, such as ``s3://bucket/sales/*.parquet``. Names that start with a dot
-    or an underscore are passed over, unless a pattern spells out such a start.
+    ``**``, or one with an address, such as ``s3://bucket/sales/*.parquet``. Names that start with a dot or an
+    underscore are passed over, unless a pattern spells out such a start.
     """
     text = os.fspath(source)
     base, pattern = _split_pattern(text)
@@ -239,8 +237,7 @@ def list_parts(source: str | os.PathLike[str]) -> list[Part]:
     if entry.type == fs.FileType.File:
         return [Part(entry.base_name, entry.path, filesystem)]
     prefix = root.rstrip("/") + "/"
-    ending = "|".join(re.escape(ending) for ending in PARQUET_ENDINGS)
-    matches = re.compile(f"(?i:.*({ending}))" if pattern is None else _translate(pattern))
+    matches = re.compile(PARQUET if pattern is None else _translate(pattern))
     hidden_too = any(name.startswith(HIDDEN) for name in (pattern or "").split("/"))
     parts = []
     for info in filesystem.get_file_info(fs.FileSelector(root, recursive=True)):

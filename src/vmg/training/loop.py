@@ -127,7 +127,7 @@ def train(
                 raise last_good.failure(step, rate, batch.x)
             optimiser.param_groups[0]["lr"] = rate
             optimiser.step()
-            objective.update_likelihood(terms, batch.y, batch.weight, together=not processes.alone)
+            objective.update_likelihood(terms.f, batch.y, batch.weight, terms.kl.dim(), together=not processes.alone)
             reports.add(terms)
             if average is not None:
                 average.update()
