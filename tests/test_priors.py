@@ -234,17 +234,6 @@ def test_gamma_prior_against_quadrature_over_both_precisions(row, column, zero_m
     assert_close(gradient_prior(a, b).kl_divergence(M, U, V), expected, 1e-9)
 
 
-@over_batches
-@over_means
-def test_conjugate_posterior_solves_both_updates_at_once(batch_shape, zero_mean):
-    *_, q = random_posterior(batch_shape=batch_shape, zero_mean=zero_mean)
-    prior = GammaPrior(1.5, 0.7)
-    energy = (q.variance + q.mean.square()).sum((-2, -1))  # E‖W‖²
-    a, b = prior.posterior(energy, R * C)
-    assert_close(a, torch.full((*batch_shape, 2), 1.5 + R * C / 2))
-    assert_close(b, 0.7 + 0.5 * (a / b).flip(-1) * energy.unsqueeze(-1))
-
-
 @pytest.mark.parametrize(("concentration", "rate"), [(1.0, 0.5), (3.0, 2.0), (0.2, 1e-3)])
 @over_means
 @over_batches

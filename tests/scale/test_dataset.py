@@ -1,4 +1,3 @@
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -17,7 +16,8 @@ def read(dataset, columns=None):
 
 def test_a_file_a_folder_and_a_pattern_are_the_same_rows(tmp_path):
     whole = write_parts(tmp_path / "sales", [250, 30])
-    for source in (tmp_path / "sales", f"{tmp_path}/sales/*.parquet", f"{tmp_path}/**/[ab].parquet"):
+    folder = f"{tmp_path}/sales"
+    for source in (folder, f"{folder}/*.parquet", f"{tmp_path}/**/[ab].parquet", f"file://{folder}/*.parquet"):
         dataset = open_dataset(source)
         assert dataset.n_rows == 280 and not dataset.refused
         pd.testing.assert_frame_equal(read(dataset), whole)
@@ -55,19 +55,14 @@ def test_an_index_that_pandas_wrote_is_columns_if_it_has_a_name(tmp_path):
     assert list(read_table(tmp_path / "two.parquet").frame) == ["of x", "of z", "of kind", "of y"]
 
 
-def test_hidden_files_are_passed_over(tmp_path):
-    write_parts(tmp_path, [3])
+def test_hidden_files_are_passed_over_unless_a_pattern_names_them(tmp_path):
+    for folder in (tmp_path, tmp_path / "_temporary"):
+        write_parts(folder, [3])
     (tmp_path / "_SUCCESS").write_text("")
     (tmp_path / ".a.parquet.crc").write_text("")
-    assert [part.name for part in list_parts(tmp_path)] == ["a.parquet"]
-
-
-def test_a_pattern_passes_over_hidden_files_unless_it_names_them(tmp_path):
-    write_parts(tmp_path, [3])
-    write_parts(tmp_path / "_temporary", [3])
     (tmp_path / ".b.parquet").write_bytes((tmp_path / "a.parquet").read_bytes())
-    assert [part.name for part in list_parts(f"{tmp_path}/*.parquet")] == ["a.parquet"]
-    assert [part.name for part in list_parts(f"{tmp_path}/**/*.parquet")] == ["a.parquet"]
+    for source in (tmp_path, f"{tmp_path}/*.parquet", f"{tmp_path}/**/*.parquet"):
+        assert [part.name for part in list_parts(source)] == ["a.parquet"]
     assert [part.name for part in list_parts(f"{tmp_path}/.*.parquet")] == [".b.parquet"]
 
 
@@ -139,9 +134,3 @@ def test_nothing_to_use_is_an_error(tmp_path):
     (tmp_path / "a.parquet").write_text("no")
     with pytest.raises(TableError, match=r"a\.parquet: cannot be read"):
         open_dataset(tmp_path)
-
-
-def test_an_address_of_a_file_works(tmp_path):
-    whole = write_parts(tmp_path / "sales", [5])
-    frame = read(open_dataset(f"file://{tmp_path}/sales/*.parquet"))
-    np.testing.assert_array_equal(frame["key"], whole["key"])

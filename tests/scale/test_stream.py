@@ -106,16 +106,6 @@ def test_text_is_converted_once(tmp_path):
         assert model.task == "regression" and not (tmp_path / path).exists()
 
 
-def test_a_cell_that_does_not_fit_makes_texts(tmp_path, monkeypatch):
-    monkeypatch.setattr("vmg.tables.files.BLOCK", 500)
-    frame = make_frame(300).astype({"x": object})
-    frame.loc[250, "x"] = "n. a."
-    frame.to_csv(tmp_path / "a.csv", index=False)
-    with as_parquet(str(tmp_path / "a.csv")) as path:
-        model = fit_dataset(path, "y", exclude=["key"], options=FAST)
-    assert any("not numbers, so missing: 'n. a.'" in note for note in model.notes)
-
-
 def test_an_update_is_exact(dataset, streamed, tmp_path):
     write_parts(tmp_path / "new", [150, 90])
     update = update_model(streamed, tmp_path / "new")
@@ -154,24 +144,6 @@ def test_choices_about_columns_hold_for_datasets(tmp_path):
     assert kinds["code"] == "category" and "key" not in kinds and model.choices == choices
     with pytest.raises(TableError, match="has no column 'colour'"):
         fit_dataset(tmp_path / "in", "y", choices=TableChoices({"colour": "category"}), options=FAST)
-
-
-def test_targets_with_a_unit_and_decimal_commas_are_read_in_every_pass(tmp_path):
-    frame = make_frame(300)
-    text = frame["y"].map(lambda y: f"{y:.3f} km".replace(".", ","))
-    (tmp_path / "in").mkdir()
-    frame.assign(y=text).to_parquet(tmp_path / "in" / "a.parquet")
-    model = fit_dataset(tmp_path / "in", "y", exclude=["key"], options=FAST)
-    assert model.unit == "km" and model.decimal_comma
-    assert model.estimator.ensemble_.members.head.count[0] == 300
-    frame.to_parquet(tmp_path / "in" / "a.parquet")
-    numbers = fit_dataset(tmp_path / "in", "y", exclude=["key"], options=FAST)
-    rows = make_frame(50, seed=3)
-    np.testing.assert_allclose(model.predict_frame(rows)["y"], numbers.predict_frame(rows)["y"], atol=0.01)
-    new = make_frame(40, seed=8)
-    new = new.assign(y=new["y"].map(lambda y: f"{y:.3f} km".replace(".", ",")))
-    new.to_parquet(tmp_path / "new.parquet")
-    assert update_model(model, tmp_path / "new.parquet").n_rows == 40
 
 
 def test_a_sample_is_fair():

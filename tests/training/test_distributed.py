@@ -53,9 +53,9 @@ def injected_noise():
         library.standard_normal = before
 
 
-def run(rank, likelihood, n_pseudo=0, weighed=False, n_steps=200, injected=True, seed=None):
+def run(rank, outputs=1, n_pseudo=0, weighed=False, n_steps=200, injected=True, seed=None):
     """Train, and give all that was learned; processes start with different parameters, and the first one's count."""
-    outputs = likelihood.n_outputs
+    likelihood = GaussianLikelihood() if outputs == 1 else FullCovarianceLikelihood(outputs)
     x, y = table(outputs)
     model = network(n_pseudo, outputs, seed=rank)
     if injected:  # in double precision, where sums in another order differ by little
@@ -66,34 +66,20 @@ def run(rank, likelihood, n_pseudo=0, weighed=False, n_steps=200, injected=True,
     with injected_noise() if injected else nullcontext():
         history = train(model, likelihood, x, y, weight=weight, generator=generator, **options)
     state = {**model.state_dict(), **{f"likelihood.{k}": v for k, v in likelihood.state_dict().items()}}
-    return {k: v.double().numpy() for k, v in state.items()}, [
-        (r.expected_log_likelihood, r.kl) for r in history.records
-    ]
+    terms = [(r.expected_log_likelihood, r.kl) for r in history.records]
+    return {k: v.double().numpy() for k, v in state.items()}, terms
 
 
-@pytest.mark.parametrize(
-    ("make", "options"),
-    [
-        (GaussianLikelihood, {}),
-        (GaussianLikelihood, {"n_pseudo": 2, "weighed": True}),
-        (lambda: FullCovarianceLikelihood(2), {}),
-    ],
-    ids=["gaussian", "pseudo-data and weights", "wishart"],
-)
-def test_two_processes_train_as_one_with_the_joined_batch(pair, make, options):
-    alone, reports = run(0, make(), **options)
-    first, second = pair.run(_run_named, make().__class__.__name__, options)
+@pytest.mark.parametrize("case", [(1,), (1, 2, True), (2,)], ids=["gaussian", "pseudo-data and weights", "wishart"])
+def test_two_processes_train_as_one_with_the_joined_batch(pair, case):
+    alone, reports = run(0, *case)
+    first, second = pair.run(run, *case)
     assert isinstance(first, tuple), first
     for name, expected in alone.items():
         assert (first[0][name] == second[0][name]).all(), name  # bit for bit
         torch.testing.assert_close(first[0][name], expected, rtol=0, atol=1e-6)
     assert first[1] == second[1]
     torch.testing.assert_close(first[1], reports, rtol=1e-6, atol=1e-6)  # the KL is counted once
-
-
-def _run_named(rank, kind, options):
-    makes = {"GaussianLikelihood": GaussianLikelihood, "FullCovarianceLikelihood": lambda: FullCovarianceLikelihood(2)}
-    return run(rank, makes[kind](), **options)
 
 
 def _noises(rank):
@@ -106,7 +92,7 @@ def _noises(rank):
 
     library.standard_normal = keep
     try:
-        found = run(rank, GaussianLikelihood(), n_steps=2, injected=False, seed=10)
+        found = run(rank, n_steps=2, injected=False, seed=10)
     finally:
         library.standard_normal = draw
     return kept[0].numpy(), found[0]["layers.0.loc"]
@@ -118,29 +104,26 @@ def test_every_process_draws_its_own_noise_and_follows_the_first_ones_seed(pair)
     assert not (first[:16] == second[:16]).any()
 
 
-def _fail(rank, x_of_rank):
-    x, y = table()
-    try:
-        if x_of_rank:
-            train(network(), GaussianLikelihood(), x[: N - rank], y[: N - rank], n_steps=2)
-        else:
-            callbacks = [lambda progress: rank == 1 and progress.step == 20]
-            return train(
-                network(), GaussianLikelihood(), x, y, n_steps=100, report_every=10, callbacks=callbacks
-            ).stopped
-    except ValueError as error:
-        return str(error)
+def _stop(rank):
+    callbacks = [lambda progress: rank == 1 and progress.step == 20]
+    options = {"n_steps": 100, "report_every": 10, "callbacks": callbacks}
+    return train(network(), GaussianLikelihood(), *table(), **options).stopped
 
 
 def test_a_callback_of_one_process_stops_all(pair):
-    assert pair.run(_fail, False) == [
+    assert pair.run(_stop) == [
         "stopped by a callback of another process at step 20",
         "stopped by a callback at step 20",
     ]
 
 
+def _train_on_others(rank):
+    train(network(), GaussianLikelihood(), *(part[: N - rank] for part in table()), n_steps=2)
+
+
 def test_other_rows_in_a_process_are_refused(pair):
-    assert pair.run(_fail, True) == ["x must have the same shape in all processes; got [[90, 3], [89, 3]]"] * 2
+    why = "ValueError: x must have the same shape in all processes; got [[90, 3], [89, 3]]"
+    assert pair.run(_train_on_others) == [why] * 2
 
 
 def _go_on(rank, path, n_stop, die_at):
@@ -152,18 +135,8 @@ def _go_on(rank, path, n_stop, die_at):
         if rank == 1 and progress.step == die_at:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    history = train(
-        model,
-        likelihood,
-        x,
-        y,
-        n_steps=n_stop,
-        batch_size=BATCH,
-        report_every=10,
-        callbacks=[watch],
-        generator=torch.Generator().manual_seed(1),
-        checkpoint=Checkpoint(path),
-    )
+    options = {"generator": torch.Generator().manual_seed(1), "checkpoint": Checkpoint(path), "callbacks": [watch]}
+    history = train(model, likelihood, x, y, n_steps=n_stop, batch_size=BATCH, report_every=10, **options)
     return [r.step for r in history.records], model.layers[0].loc.detach().double().numpy()
 
 

@@ -66,19 +66,8 @@ def run(make, path=None, kill_at=None, likelihood=CategoricalLikelihood, every=1
     if not isinstance(likelihood, CategoricalLikelihood):
         y = x[:, :2]
     options = {"n_steps": STEPS, "report_every": REPORTS, "learning_rate": 0.01, "schedule": cosine, **options}
-    checkpoint = None if path is None else Checkpoint(path, every)
-    history = train(
-        network,
-        likelihood,
-        x,
-        y,
-        batch_size=BATCH,
-        batch_shape=shape,
-        generator=generator,
-        callbacks=callbacks,
-        checkpoint=checkpoint,
-        **options,
-    )
+    options |= {"generator": generator, "checkpoint": None if path is None else Checkpoint(path, every)}
+    history = train(network, likelihood, x, y, batch_size=BATCH, batch_shape=shape, callbacks=callbacks, **options)
     state = {**network.state_dict(), **{f"likelihood.{k}": v for k, v in likelihood.state_dict().items()}}
     return state, history, generator.get_state()
 

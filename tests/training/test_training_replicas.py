@@ -1,4 +1,3 @@
-import copy
 from pathlib import Path
 
 import numpy as np
@@ -12,20 +11,6 @@ from vmg.nn import MLP
 from vmg.training import cosine, train
 
 STATUS = Path("/proc/self/status")
-
-
-@pytest.mark.parametrize("n_pseudo", [0, 2])
-def test_replicas_have_no_cross_talk_in_gradients(n_pseudo):
-    x, y = regression(2)
-    x.requires_grad_()
-    network = MLP(D, (4,), 1, n_pseudo=n_pseudo, batch_shape=(2,))
-    terms = vmg.elbo(network, GaussianLikelihood(batch_shape=(2,)), x, y, n_data=N)
-    terms.total[0].backward()
-    assert x.grad[0].any()
-    assert not x.grad[1].any()
-    for name, parameter in network.named_parameters():
-        assert parameter.grad[0].any(), name
-        assert not parameter.grad[1].any(), name
 
 
 @pytest.mark.parametrize("conjugate", [True, False])
@@ -97,22 +82,6 @@ def test_each_replica_learns_its_own_data():
     swapped = (network.forward_mean(x.flip(0)) - y.flip(0)).square().mean((-2, -1)).sqrt() / y.std((-2, -1))
     assert error.max() < 0.1
     assert swapped.min() > 1
-
-
-def test_rows_may_stay_in_a_file(tmp_path):
-    """A memory-mapped table gives the numbers of one in memory."""
-    x, y = regression()
-    np.save(tmp_path / "x.npy", x.numpy())
-    np.save(tmp_path / "y.npy", y.numpy())
-    mapped = [torch.from_numpy(np.load(tmp_path / f"{name}.npy", mmap_mode="c")) for name in ("x", "y")]
-    network = MLP(D, (4,), 1, n_pseudo=2)
-    trained = []
-    for rows in ((x, y), mapped):
-        pair = copy.deepcopy(network), GaussianLikelihood()
-        train(*pair, *rows, n_steps=5, batch_size=8, generator=seeded())
-        trained.append(values(*pair))
-    for a, b in zip(*trained, strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=0)
 
 
 @pytest.mark.skipif(not STATUS.exists(), reason="memory is read from /proc")

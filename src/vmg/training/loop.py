@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -112,8 +113,8 @@ def train(
             done = kept.resume(n_steps)
         use_generator(network, processes.noise_generator(generator, done))
         objective = Objective(network, likelihood, rows.n_data)
-        last_good = LastGood(network, likelihood, parameters)
-        reports = Reports(history, n_steps, callbacks, average, last_good, x.device)
+        last_good = LastGood(both)
+        reports = Reports(history, n_steps, callbacks, average, last_good, torch.zeros(2, device=x.device))
 
         for step in range(done + 1, n_steps + 1):
             rate = learning_rate * schedule((step - 1) / n_steps)
@@ -175,44 +176,41 @@ def _fingerprints(
 # -- reports ----------------------------------------------------------------------------------------------------------
 
 
+@dataclass
 class Reports:
     """Gathers the terms of every step; at a report, calls the callbacks while the averaged parameters are in place."""
 
-    def __init__(
-        self,
-        history: History,
-        n_steps: int,
-        callbacks: Sequence[Callback],
-        average: Average | None,
-        last_good: LastGood,
-        device: torch.device,
-    ) -> None:
-        self._history, self._n_steps = history, n_steps
-        self._callbacks, self._average, self._last_good = callbacks, average, last_good
-        self._sums, self._count = torch.zeros(2, device=device), 0
-        self._started = time.perf_counter() - (history.last.seconds if history.records else 0.0)
+    history: History
+    n_steps: int
+    callbacks: Sequence[Callback]
+    average: Average | None
+    last_good: LastGood
+    sums: Tensor  # of both terms since the last report
+    count: int = 0
+
+    def __post_init__(self) -> None:
+        self.started = time.perf_counter() - (self.history.last.seconds if self.history.records else 0.0)
 
     def add(self, terms: ElboTerms) -> None:
         """Take in the terms of a step."""
-        self._sums += torch.stack([terms.expected_log_likelihood.mean(), terms.kl.mean()])
-        self._count += 1
+        self.sums += torch.stack([terms.expected_log_likelihood.mean(), terms.kl.mean()])
+        self.count += 1
 
     def report(self, step: int, rate: float) -> None:
         """Write a record, and ask the callbacks whether training goes on."""
-        fit, kl = (self._sums / self._count).tolist()
-        self._sums.zero_()
-        self._count = 0
-        seconds = time.perf_counter() - self._started
-        progress = Progress(step, self._n_steps, fit - kl, fit, kl, rate, seconds)
-        self._history.records.append(progress)
-        average = self._average if self._callbacks else None
+        fit, kl = (self.sums / self.count).tolist()
+        self.sums.zero_()
+        self.count = 0
+        progress = Progress(step, self.n_steps, fit - kl, fit, kl, rate, time.perf_counter() - self.started)
+        self.history.records.append(progress)
+        average = self.average if self.callbacks else None
         if average is not None:
             average.put_in_place()
-        answers = [callback(progress) for callback in self._callbacks]
+        answers = [callback(progress) for callback in self.callbacks]
         if average is not None:
-            self._last_good.restore()
+            self.last_good.restore()
         if any(answers):
-            self._history.stopped = f"stopped by a callback at step {step}"
+            self.history.stopped = f"stopped by a callback at step {step}"
 
 
 # -- several processes ------------------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from vmg.files import Run
-from vmg.likelihoods import Likelihood
 from vmg.math.linalg import all_finite
 from vmg.model_file import ModelFileError, prefixed, read_state, stripped, write_state
 from vmg.nn.bayesian import BayesianModule, kl_divergence
@@ -28,18 +27,6 @@ from vmg.training.rows import Minibatches
 __all__ = ["Average", "Checkpoint", "KeptRun", "LastGood", "TrainingError"]
 
 
-def snapshot(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Copies of the present values."""
-    return [t.detach().clone() for t in tensors]
-
-
-@torch.no_grad()
-def restore(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-    """Go back to the values of a snapshot or an average."""
-    for tensor, value in zip(tensors, values, strict=True):
-        tensor.copy_(value)
-
-
 class Average:
     """Exponential average of parameters over steps, free of bias towards the start [LW16, §4]."""
 
@@ -47,7 +34,7 @@ class Average:
         if not 0 <= decay < 1:
             raise ValueError(f"averaging must be in [0, 1) or None; got {decay}")
         self._parameters, self._decay, self._steps = parameters, decay, 0
-        self.values: list[Tensor] = snapshot(parameters)
+        self.values = [parameter.detach().clone() for parameter in parameters]
 
     def update(self) -> None:
         """Take in the present parameters; after t steps their weights are β^(t−s) (1 − β)/(1 − β^t)."""
@@ -55,9 +42,11 @@ class Average:
         decay = self._decay * (1 - self._decay ** (self._steps - 1)) / (1 - self._decay**self._steps)
         get_ema_multi_avg_fn(decay)(self.values, [t.detach() for t in self._parameters], None)
 
+    @torch.no_grad()
     def put_in_place(self) -> None:
         """Let the network hold the averages."""
-        restore(self._parameters, self.values)
+        for parameter, value in zip(self._parameters, self.values, strict=True):
+            parameter.copy_(value)
 
     def state(self) -> dict[str, Tensor]:
         """The averages and the number of steps behind them."""
@@ -74,33 +63,30 @@ class TrainingError(RuntimeError):
 
 
 class LastGood:
-    """The parameters at the last report at which all of them were finite."""
+    """The parameters and buffers at the last report at which all of them were finite; the network is first."""
 
-    def __init__(self, network: nn.Module, likelihood: Likelihood, parameters: Sequence[Tensor]) -> None:
-        self._network, self._likelihood, self._parameters = network, likelihood, parameters
-        self._values: list[Tensor] = []
+    def __init__(self, modules: nn.ModuleList) -> None:
+        self._modules = modules
         self._state: dict[str, Tensor] = {}
         self.keep()
 
     def keep(self) -> bool:
-        """Remember the present parameters, if they are finite; whether they are."""
-        state = self._likelihood.state_dict()
-        finite = all(all_finite(t.detach()) for t in (*self._parameters, *state.values()))
+        """Remember the present values, if they are finite; whether they are."""
+        state = self._modules.state_dict()
+        finite = all(all_finite(value) for value in state.values())
         if finite:
-            self._values.clear()  # before the copy: there are never two
-            self._values += snapshot(self._parameters)
-            self._state = {name: value.clone() for name, value in state.items()}
+            self._state.clear()  # before the copy: there are never two
+            self._state |= {name: value.clone() for name, value in state.items()}
         return finite
 
     def restore(self) -> None:
-        """Put the remembered parameters back."""
-        restore(self._parameters, self._values)
+        """Put the remembered values back."""
+        self._modules.load_state_dict(self._state)
 
     def failure(self, step: int, learning_rate: float, x: Tensor) -> TrainingError:
-        """Put the good parameters back and say where training broke."""
-        culprit = _first_non_finite(self._network, x)
-        if self._values:
-            self._likelihood.load_state_dict(self._state)
+        """Put the good values back and say where training broke."""
+        culprit = _first_non_finite(self._modules[0], x)
+        if self._state:
             self.restore()
         return TrainingError(
             f"the objective is not finite at step {step}, first in {culprit}; the parameters of the last good report "
