@@ -68,7 +68,8 @@ def load_both(path: Path, data: Path, quiet: bool, decimal: str | None = None) -
     The table is read by the types and the decimal mark of the fit; ``decimal`` is the mark of this table, if another.
     """
     from vmg.review.remarks import table_remarks
-    from vmg.scale.scoring import Fleet, load_scorer
+    from vmg.scale import Fleet
+    from vmg.scale.scoring import load_scorer
     from vmg.tables import read_table
     from vmg.tables.cells import listing
     from vmg.tables.columns import TableChoices

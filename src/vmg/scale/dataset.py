@@ -26,7 +26,10 @@ from vmg.tables import TableError
 from vmg.tables.cells import listing
 from vmg.tables.files import TextRules, TextTable, scan_text
 
-__all__ = ["Dataset", "Part", "Piece", "as_parquet", "convert_csv", "list_parts", "open_dataset", "to_frame"]
+__all__ = [
+    *("Dataset", "Part", "Piece", "as_parquet", "convert_csv", "list_parts", "open_dataset", "require_schema"),
+    "to_frame",
+]
 
 PARQUET = r"(?i:.*\.(parquet|pq))"
 TEXT_ENDINGS = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
@@ -158,7 +161,7 @@ def open_dataset(source: str | os.PathLike[str], columns: Sequence[str] = ()) ->
         try:
             own, sizes = part.layout()
             dataset.name = (own.metadata or {}).get(TEXT_NAME, dataset.name.encode()).decode()
-            _require_columns(own, dataset.schema or own, columns)
+            require_schema(own, columns or (dataset.schema or own).names, dataset.schema or own)
         except TableError as error:
             dataset.refused[part.name] = str(error)
             continue
@@ -172,9 +175,8 @@ def open_dataset(source: str | os.PathLike[str], columns: Sequence[str] = ()) ->
     return dataset
 
 
-def _require_columns(schema: pa.Schema, first: pa.Schema, columns: Sequence[str]) -> None:
+def require_schema(schema: pa.Schema, columns: Sequence[str], first: pa.Schema) -> None:
     """Raise a TableError where a part lacks columns, or where its cells are of another kind than the first part's."""
-    columns = columns or first.names
     missing = [name for name in columns if name not in schema.names]
     if missing:
         raise TableError(f"it lacks the column {listing(missing)}; it has {listing(schema.names)}")

@@ -21,22 +21,13 @@ from pyarrow import parquet
 import vmg
 from vmg.estimators import TableModel
 from vmg.files import Run, RunError, digest_file, replacing
-from vmg.scale.dataset import Piece, open_dataset, to_frame
+from vmg.scale.dataset import Piece, open_dataset, require_schema, to_frame
 from vmg.scale.fleet import INDEX, Fleet, load_fleet, load_table_model
 from vmg.scale.parallel import run_parallel
 from vmg.tables import TableError
 from vmg.tables.cells import RowDigest, listing
 
-__all__ = [
-    "Fleet",
-    "Scorer",
-    "ScoringReport",
-    "ScoringTask",
-    "load_scorer",
-    "score_batches",
-    "score_dataset",
-    "score_piece",
-]
+__all__ = ["Scorer", "ScoringReport", "ScoringTask", "load_scorer", "score_batches", "score_dataset", "score_piece"]
 
 Scorer = TableModel | Fleet
 
@@ -60,9 +51,7 @@ def score_batches(
     for batch in batches:
         if not batch.num_rows:
             continue
-        missing = [name for name in (*columns, *keep) if name not in batch.schema.names]
-        if missing:
-            raise TableError(f"it lacks the column {listing(missing)}; it has {listing(batch.schema.names)}")
+        require_schema(batch.schema, [*columns, *keep], batch.schema)
         predicted = scorer.predict_frame(to_frame(batch.select(columns)), **how)
         scored = pa.RecordBatch.from_pandas(predicted, preserve_index=False)
         names = [f"{name}_predicted" if name in keep else name for name in scored.schema.names]

@@ -1,8 +1,7 @@
 """Fits to datasets of any size, in two passes and in memory that does not grow with the rows, and their updates.
 
-The first pass takes a fair sample of rows. What needs rows in memory is done on the sample: kinds and levels of
-columns, scales, hidden layers, held-out rows and what they say of noise and ignorance. What is a sum over rows is done
-on all of them in the second pass: the output layers' posterior. An update with rows that have arrived since is another.
+The first pass takes a fair sample of rows, from which columns, scales, hidden layers and calibration are learned. The
+second conditions the output layers on all rows, whose sums are all that they need. An update with new rows is another.
 """
 
 from __future__ import annotations
@@ -58,8 +57,8 @@ def fit_dataset(
 ) -> TableModel:
     """Fit to every row of a dataset that has a target.
 
-    Under ``torchrun`` (an initialised process group) processes share the rows. Each trains on the sample, and calls the
-    callbacks; all go on with what the first one has trained, and end with the same model.
+    Under ``torchrun`` (an initialised process group) processes share the rows. Each trains on the sample and calls the
+    callbacks; all go on with what the first one has trained.
 
     Parameters
     ----------
@@ -189,13 +188,8 @@ def fit_on_sample(
 def condition_on_all(model: TableModel, dataset: Dataset, names: Sequence[str], sampled: Array) -> None:
     """Condition the output layers of a model of numbers on every row of a dataset, exactly.
 
-    The posterior of output weights and noise depends on rows through sums alone (``RowStatistics``), so it is the one
-    that all rows at once would give. Hidden layers and calibration stay those of the sample. Processes of a group each
-    go through their own rows, and the sums are added up.
-
-    Args:
-        names: columns to read.
-        sampled: targets of the sample, by which absurd ones are told.
+    The posterior of output weights and noise depends on rows through sums alone (``RowStatistics``), which processes of
+    a group add up. ``names`` are columns to read, ``sampled`` targets that tell which ones are absurd.
     """
     estimator, ensemble = model.estimator, model.estimator.ensemble_
     assert isinstance(estimator, TableRegressor) and isinstance(ensemble, RegressionEnsemble)
@@ -203,32 +197,26 @@ def condition_on_all(model: TableModel, dataset: Dataset, names: Sequence[str], 
     rank, size = processes.rank_and_size()
     for piece in dataset.pieces[rank::size]:
         for frame in dataset.frames_of(piece, names):
-            rows = _learnable(model, frame, sampled)
-            if len(rows.y):
-                estimator.partial_fit(rows.X, rows.y)
+            X, y, _ = _learnable(model, frame, sampled)
+            if len(y):
+                estimator.partial_fit(X, y)
     ensemble = estimator.ensemble_
     assert isinstance(ensemble, RegressionEnsemble)
     processes.add_up_(list(ensemble.members.head.statistics))
     if not ensemble.members.head.count[0]:
-        raise TableError(
-            "no row of the dataset has a target that could be read as a number, although the sample's were"
-        )
+        raise TableError("no row of the dataset has a target that could be read as a number, but the sample's were")
     ends = processes.gather([ensemble.input_range.low.tolist(), ensemble.input_range.high.tolist()])
     low, high = np.min([low for low, _ in ends], axis=0), np.max([high for _, high in ends], axis=0)
     estimator.ensemble_ = replace(ensemble, input_range=InputRange(low, high))
 
 
-class _Learnable(NamedTuple):
-    """Features and targets of rows that a model can learn from, and how many others there were."""
+def _learnable(
+    model: TableModel, frame: pd.DataFrame, usual: Array | None
+) -> tuple[EncodedRows, NDArray[Any], tuple[int, int]]:
+    """Features and targets of the rows that a model can learn from, and the numbers of others.
 
-    X: EncodedRows
-    y: NDArray[Any]
-    n_unusable: int  # without a target, or with one that the model does not know
-    n_absurd: int
-
-
-def _learnable(model: TableModel, frame: pd.DataFrame, usual: Array | None) -> _Learnable:
-    """The rows of a table that a model can learn from; ``usual`` targets tell which ones are absurd, as in the fit."""
+    These are rows without a target that the model knows, and rows whose target is absurd beside the ``usual`` ones.
+    """
     estimator = model.estimator
     if isinstance(estimator, TableClassifier):
         place = label_positions(Cells(frame[model.target]), estimator.classes_)
@@ -240,7 +228,7 @@ def _learnable(model: TableModel, frame: pd.DataFrame, usual: Array | None) -> _
         taken = given.copy()
         taken[given] = ordinary_rows(y[given], estimator.likelihood_, usual) if given.any() else False
     X = model.encoder.transform(CellTable(frame[taken], training=True))
-    return _Learnable(EncodedRows(X), y[taken], int((~given).sum()), int((given & ~taken).sum()))
+    return EncodedRows(X), y[taken], (int((~given).sum()), int((given & ~taken).sum()))
 
 
 # -- rows that have arrived since -------------------------------------------------------------------------------------
@@ -258,10 +246,9 @@ class Update(NamedTuple):
 def update_model(model: TableModel, source: str | os.PathLike[str], *, again: bool = False) -> Update:
     """Condition a model on the rows of a dataset that have a target; the given model stays as it is.
 
-    Output layers that are integrated out take rows in exactly: the order of batches, and whether rows come at once,
-    change nothing. Those of other likelihoods and of a classification take a natural-gradient step for each batch.
-    Columns are read as in the fit; hidden layers and calibration stay, and a conformal calibration is forgotten.
-    Targets that are absurd beside those of the training rows are left out, as in the fit.
+    Output layers that are integrated out take rows in exactly, in any order; those of other likelihoods and of a
+    classification take a natural-gradient step for each batch. Hidden layers and calibration stay, a conformal
+    calibration is forgotten. Targets that are absurd beside those of the training rows are left out.
 
     Parameters
     ----------
@@ -284,14 +271,13 @@ def update_model(model: TableModel, source: str | os.PathLike[str], *, again: bo
     dataset = open_dataset(source, names)
     n_rows, n_unusable, n_absurd, n_known = 0, 0, 0, 0
     for frame in dataset.frames(names):
-        rows = _learnable(model, frame, usual)
-        n_unusable, n_absurd = n_unusable + rows.n_unusable, n_absurd + rows.n_absurd
-        if len(rows.y):
-            digests = row_digests(rows.X.features, rows.y)
-            n_known += int(np.isin(digests, known).sum())
+        X, y, left_out = _learnable(model, frame, usual)
+        n_unusable, n_absurd = n_unusable + left_out[0], n_absurd + left_out[1]
+        if len(y):
+            digests = row_digests(X.features, y)
+            n_rows, n_known = n_rows + len(y), n_known + int(np.isin(digests, known).sum())
             reference = reference.with_digests(digests)
-            n_rows += len(rows.y)
-            estimator.partial_fit(rows.X, rows.y)
+            estimator.partial_fit(X, y)
     if not n_rows:
         raise TableError(f"{dataset.name} has no row with a value in the target '{model.target}' that the model knows")
     if not again and n_known > KNOWN_SHARE * n_rows * share_of_digests:
