@@ -131,13 +131,18 @@ def test_fixed_prior(row, column, zero_mean, batch_shape):
     assert_close(kl, kl_divergence(q, p))
 
 
-def test_fixed_prior_of_a_batch_is_a_loop():
-    M, U, V, _ = random_posterior("diagonal", "diagonal", (2,))
-    prior = fixed_prior((2,))
-    kl = prior.kl_divergence(M, U, V)
-    for i in range(2):
-        one = FixedPrior(prior.loc[i], prior.row_scale[i], prior.column_scale)
-        assert_close(kl[i], one.kl_divergence(M[i], Diagonal(U.scale[i]), Diagonal(V.scale[i])))
+def test_priors_of_a_batch_are_a_loop():
+    M, U, V, _ = random_posterior("diagonal", "diagonal", (2, 3))
+    a, b = 1 + normal(2, 3, 2, seed=5).abs(), 1 + normal(2, 3, 2, seed=6).abs()
+    fixed = fixed_prior((2, 3))
+    for prior, member in (
+        (GammaPrior(), lambda i: GammaPrior()),
+        (gradient_prior(a, b), lambda i: gradient_prior(a[i], b[i])),
+        (fixed, lambda i: FixedPrior(fixed.loc[i], fixed.row_scale[i], fixed.column_scale)),
+    ):
+        kl = prior.kl_divergence(M, U, V)
+        for i in members((2, 3)):
+            assert_close(kl[i], member(i).kl_divergence(M[i], Diagonal(U.scale[i]), Diagonal(V.scale[i])))
 
 
 def test_a_posterior_is_at_no_distance_from_itself():
@@ -274,17 +279,6 @@ def test_conjugate_gradients_are_those_of_the_gradient_version():
     actual, expected = (torch.autograd.grad(p.kl_divergence(M, U, V), (M, *scales)) for p in (conjugate, learned))
     for a, e in zip(actual, expected, strict=True):
         assert_close(a, e)
-
-
-def test_gamma_prior_of_a_batch_is_a_loop():
-    M, U, V, _ = random_posterior("diagonal", "diagonal", (2, 3))
-    a, b = 1 + normal(2, 3, 2, seed=5).abs(), 1 + normal(2, 3, 2, seed=6).abs()
-    conjugate, learned = GammaPrior(), gradient_prior(a, b)
-    kls = conjugate.kl_divergence(M, U, V), learned.kl_divergence(M, U, V)
-    for i in members((2, 3)):
-        one = M[i], Diagonal(U.scale[i]), Diagonal(V.scale[i])
-        assert_close(kls[0][i], conjugate.kl_divergence(*one))
-        assert_close(kls[1][i], gradient_prior(a[i], b[i]).kl_divergence(*one))
 
 
 def test_a_certain_gamma_posterior_is_a_fixed_prior():

@@ -177,14 +177,6 @@ def test_parts_of_one_stem_have_outputs_of_their_own(model, tmp_path):
     assert len(pd.read_parquet(tmp_path / "out" / "a.parquet")) == 20
 
 
-def test_values_outside_the_range_can_be_refused(model, tmp_path):
-    write_parts(tmp_path / "in", [30, 20])
-    make_frame(20, seed=1).assign(x=1e6).to_parquet(tmp_path / "in" / "b.parquet")
-    report = score_dataset(model, tmp_path / "in", tmp_path / "out", outside="error", n_jobs=1)
-    assert "values must be inside the range of the training rows" in report.refused["b.parquet"]
-    assert "b.parquet" not in report.written
-
-
 def test_two_runs_may_not_share_a_folder_at_one_time(model, tmp_path, monkeypatch):
     write_parts(tmp_path / "in", [30])
     refused = []

@@ -159,12 +159,6 @@ def test_a_sample_is_fair():
     assert abs(chi_squared - 599) < 4 * np.sqrt(2 * 599)
 
 
-def test_few_rows_are_all_in_the_sample():
-    found = RowSample(50)
-    found.add(pd.DataFrame({"k": range(20)}), np.linspace(0, 1, 20))
-    assert sorted(found.rows()["k"]) == list(range(20))
-
-
 # -- updates that would do harm ---------------------------------------------------------------------------------------
 
 

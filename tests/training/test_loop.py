@@ -220,12 +220,14 @@ def test_wrong_arguments(options, message):
 
 
 @pytest.mark.parametrize("report_every", [1, 100])
-@pytest.mark.parametrize("n_pseudo", [0, 2])
+@pytest.mark.parametrize("n_pseudo", [0, 2, None])
 def test_an_absurd_learning_rate(n_pseudo, report_every):
+    """Also of a plain model that was made Bayesian."""
     x, y = regression()
-    network, likelihood = MLP(D, (4,), 1, n_pseudo=n_pseudo), GaussianLikelihood()
-    options = {"n_steps": 50, "learning_rate": 1e10, "report_every": report_every}
-    with pytest.raises(TrainingError, match=r"not finite at step \d+, first in .*layers\.\d"):
+    plain = nn.Sequential(nn.Linear(D, 4), nn.ReLU(), nn.Linear(4, 1))
+    network = bayesianize(plain) if n_pseudo is None else MLP(D, (4,), 1, n_pseudo=n_pseudo)
+    likelihood, options = GaussianLikelihood(), {"n_steps": 50, "learning_rate": 1e10, "report_every": report_every}
+    with pytest.raises(TrainingError, match=r"not finite at step \d+, first in .*\d"):
         train(network, likelihood, x, y, **options)
     assert all_finite(network, likelihood)
 
@@ -270,12 +272,4 @@ def test_a_gradient_that_is_not_finite(n_steps, report_every):
     network = MLP(D, (4,), 1, activation=lambda h: (h * (h > 0)).sqrt())
     with pytest.raises(TrainingError):
         train(network, KnownNoiseLikelihood(1.0), x, y, n_steps=n_steps, report_every=report_every)
-    assert all_finite(network)
-
-
-def test_a_plain_model_is_named_too():
-    x, y = regression()
-    network = bayesianize(nn.Sequential(nn.Linear(D, 4), nn.ReLU(), nn.Linear(4, 1)))
-    with pytest.raises(TrainingError, match="step 2"):
-        train(network, KnownNoiseLikelihood(1.0), x, y, n_steps=9, learning_rate=1e10)
     assert all_finite(network)

@@ -44,11 +44,6 @@ def test_a_batch_is_no_larger_than_the_smallest_replica():
     assert next(Minibatches(torch.tensor([3, 9]), 32, (2,), seeded())).shape == (2, 3)
 
 
-def test_minibatches_are_deterministic_given_a_generator():
-    first, second = (Minibatches(20, 6, (2,), seeded()) for _ in range(2))
-    assert all(torch.equal(next(first), next(second)) for _ in range(10))
-
-
 def test_no_rows():
     with pytest.raises(ValueError, match="at least one row"):
         next(Minibatches(torch.tensor([3, 0]), 2, (2,)))

@@ -25,7 +25,7 @@ from vmg.estimators.table_model import prepare_table
 from vmg.files import Run, file_stamp, replacing
 from vmg.fit.design import ordinary_rows, use_threads
 from vmg.metrics import base_rate
-from vmg.model_file import ModelFileError
+from vmg.model_file import ModelFileError, from_fields
 from vmg.scale.parallel import run_parallel
 from vmg.scale.pooling import Estimator, GroupTable, choose_group_likelihood, fit_pool
 from vmg.tables import TableEncoder, TableError
@@ -62,11 +62,11 @@ def _load_once(path: str, stamp: tuple[int, ...]) -> TableModel:
 
 @dataclass(frozen=True)
 class Fleet:
-    """The models in a fleet's folder, each loaded when its first row comes.
+    """The models in the folder of :func:`fit_fleet`, each loaded when its first row comes; see :func:`load_fleet`.
 
-    Make one with :func:`fit_fleet`, get it back with :func:`load_fleet`. ``by`` is the column that tells groups apart;
-    ``rows`` has the training rows of each group with a model, in the order of their files; ``refused`` the other groups
-    with the reason. A ``pooled`` fleet has a model of groups that are not known.
+    ``by`` is the column that tells groups apart, ``rows`` has the training rows of each group with a model, in the
+    order of their files, and ``refused`` the other groups with the reason. A ``pooled`` fleet has a model of groups
+    that are not known.
     """
 
     path: Path
@@ -76,7 +76,7 @@ class Fleet:
     rows: Mapping[str, int]
     refused: Mapping[str, str]
     pooled: bool
-    notes: Sequence[str]
+    notes: tuple[str, ...]
 
     def write_index(self) -> None:
         """Call the fleet in its folder finished."""
@@ -160,11 +160,10 @@ class Fleet:
         return group, model, rows
 
     def predict_frame(self, frame: pd.DataFrame, coverage: float = 0.9, **how: Any) -> pd.DataFrame:
-        """Predictions with a row for each row of ``frame``, each by the model of its own group.
+        """Predictions of each row by the model of its group; see :meth:`vmg.estimators.TableModel.predict_frame`.
 
         Rows of groups without a model have no prediction (missing cells) and the flag ``unseen`` with the column that
-        tells groups apart, unless the fleet was pooled. Columns and options are those of
-        :meth:`vmg.estimators.TableModel.predict_frame`.
+        tells groups apart, unless the fleet was pooled.
         """
         parts = self.parts(frame)
         if parts:
@@ -179,8 +178,8 @@ class Fleet:
     def evaluate(self, frame: pd.DataFrame, coverage: float = 0.9) -> dict[str, float]:
         """The scores of :meth:`vmg.estimators.TableModel.evaluate`, each row scored by the model of its own group.
 
-        Rows without a target or without a model are left out. Scores of groups are averaged by their rows; ``r2`` is
-        of all rows together.
+        Rows without a target or a model are left out. Scores of groups are averaged by their rows; ``r2`` is of all
+        rows together.
         """
         return self._average(frame, lambda model, rows: model.evaluate(rows, coverage))
 
@@ -233,10 +232,9 @@ def load_fleet(path: str | os.PathLike[str]) -> Fleet:
         document = json.loads(place.read_text(encoding="utf-8"))
         if document.pop("holds") != "fleet":
             raise ValueError("it holds something else")
-        fleet = Fleet(folder, **document)
-        texts = [fleet.by, fleet.target, fleet.task, *fleet.rows, *fleet.refused, *fleet.refused.values()]
-        if not all(isinstance(text, str) for text in texts) or not (fleet.rows or fleet.pooled is True):
-            raise ValueError("names must be texts, and there must be a model")
+        fleet = from_fields(Fleet, {"path": folder, **document})
+        if not (fleet.rows or fleet.pooled):
+            raise ValueError("there must be a model")
         return fleet
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise ModelFileError(f"{place} does not describe a fleet: {error!r:.200}") from error
@@ -323,7 +321,7 @@ def fit_fleet(
     with Run({**settings, "version": vmg.__version__}).claim(out) as folder:
         (folder.path / MODELS).mkdir(exist_ok=True)
         sizes = {key: len(places) for key, places in rows.items() if key not in refused}
-        fleet = Fleet(folder.path, by, target, table.target.task, sizes, refused, pool, notes)
+        fleet = Fleet(folder.path, by, target, table.target.task, sizes, refused, pool, tuple(notes))
         encoder, everybody = table.inputs.encoder, np.arange(len(keys))
         given = np.column_stack([~marks["missing"] for marks in encoder.marks(table.rows)])
         digests, usual = row_digests(table.features, table.values), np.ones(len(keys), dtype=np.bool_)
