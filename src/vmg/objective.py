@@ -57,8 +57,8 @@ class Objective:
         x: Any,
         y: Tensor,
         weight: Tensor | None,
-        kl_weight: float,
         *,
+        kl_weight: float = 1.0,
         n_samples: int = 1,
         updates: bool = False,
         together: bool = False,
@@ -171,7 +171,7 @@ def elbo(
     updates = likelihood.training and torch.is_grad_enabled()
     together = likelihood.has_posterior and is_parallel(network)
     options: dict[str, Any] = {"n_samples": n_samples, "updates": updates, "together": together}
-    return Objective(network, likelihood, n_data).evaluate(x, y, weight, kl_weight, **options)
+    return Objective(network, likelihood, n_data).evaluate(x, y, weight, kl_weight=kl_weight, **options)
 
 
 def _draw(network: nn.Module, x: Any) -> Tensor:

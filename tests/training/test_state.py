@@ -198,7 +198,6 @@ def move(network):
         ({"n_steps": 2 * STEPS}, f"n_steps = {2 * STEPS}; got {STEPS}"),
         ({"learning_rate": 0.5}, "learning_rate = 0.5; got 0.01"),
         ({"averaging": None}, "averaging = None; got 0.999"),
-        ({"kl_weight": 0.5}, "kl_weight = 0.5; got 1.0"),
         ({"data": (one_bit(data()[0]), data()[1])}, "the same x, bit for bit; got another"),
         ({"data": (data()[0], 1 - data()[1])}, "the same y, bit for bit"),
         ({"weight": torch.linspace(0.5, 1.5, N)}, "the same weight, bit for bit"),

@@ -44,7 +44,6 @@ def train(
     learning_rate: float = 1e-3,
     schedule: Schedule = constant,
     averaging: float | None = 0.999,
-    kl_weight: float = 1.0,
     weight: Tensor | None = None,
     n_rows: Tensor | None = None,
     batch_shape: Sequence[int] = (),
@@ -65,7 +64,6 @@ def train(
         batch_size: rows per step and replica, of all processes together, which take as many each.
         learning_rate, schedule: Adam's rate and its factor over time.
         averaging: decay of the exponential average of parameters that is kept for prediction; None keeps the last.
-        kl_weight: 1 is the objective; anything else tempers the posterior.
         weight: of each row, shaped as y without its last dimension; it counts as that many rows.
         n_rows: rows of each replica, [*batch_shape], where these differ; the first ``n_rows[k]`` rows are replica k's.
         batch_shape: of the network.
@@ -93,7 +91,6 @@ def train(
         "learning_rate": learning_rate,
         "averaging": averaging,
         "report_every": report_every,
-        "kl_weight": kl_weight,
         "rows": list(x.shape),
         "parameters": sum(p.numel() for p in both.parameters()),
     }
@@ -120,7 +117,7 @@ def train(
             rate = learning_rate * schedule((step - 1) / n_steps)
             batch = rows.take(processes.slice(next(batches)))
             try:
-                terms = differentiate(objective, parameters, batch, kl_weight)
+                terms = differentiate(objective, parameters, batch)
             except NotPositiveDefiniteError:
                 terms = None
             terms = processes.mean_(terms, parameters, batch_shape)
@@ -149,11 +146,9 @@ def train(
     return history
 
 
-def differentiate(
-    objective: Objective, parameters: Sequence[Tensor], batch: Batch, kl_weight: float = 1.0
-) -> ElboTerms:
+def differentiate(objective: Objective, parameters: Sequence[Tensor], batch: Batch) -> ElboTerms:
     """The objective at a minibatch; the gradient of its negative is left in the parameters."""
-    terms = objective.evaluate(*batch, kl_weight)
+    terms = objective.evaluate(*batch)
     for parameter in parameters:
         parameter.grad = None
     (-terms.total.sum()).backward()  # replicas are independent: a sum leaves each one's gradient as it is
@@ -163,7 +158,7 @@ def differentiate(
 def _fingerprints(
     modules: nn.Module, rows: Mapping[str, Tensor | None], schedule: Schedule, generator: torch.Generator | None
 ) -> dict[str, Any]:
-    """Facts that a run must share with the file that it goes on from, by the names that a refusal gives."""
+    """What a run must share with the file that it goes on from, by the names that a refusal gives."""
     digests: dict[str, Any] = {f"{k}, bit for bit": fingerprint_tensors({k: tensor}) for k, tensor in rows.items()}
     digests["layers and their options"] = repr(modules)
     digests["schedule of the learning rate"] = [schedule(k / PROBES) for k in range(PROBES)]
