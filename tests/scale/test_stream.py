@@ -73,20 +73,13 @@ def test_classes(tmp_path):
     assert model.evaluate(whole)["accuracy"] > 0.5
 
 
-def test_bad_parts_are_noted(tmp_path):
-    write_parts(tmp_path, [200, 50, 0])
+def test_rows_without_a_target_and_bad_parts_are_left_out(tmp_path):
+    write_parts(tmp_path, [300, 50, 0])
     (tmp_path / "b.parquet").write_bytes(b"PAR1")
-    model = fit_dataset(tmp_path, "y", options=FAST)
-    assert any(note.startswith("Part b.parquet: cannot be read") for note in model.notes)
-    assert any("without rows" in note for note in model.notes)
-
-
-def test_rows_without_a_target_are_left_out(tmp_path):
-    frame = make_frame(300)
-    frame.loc[:49, "y"] = np.nan
-    frame.to_parquet(tmp_path / "a.parquet")
+    make_frame(300).assign(y=lambda rows: rows["y"].where(rows.index >= 50)).to_parquet(tmp_path / "a.parquet")
     model = fit_dataset(tmp_path, "y", exclude=["key"], options=FAST)
-    assert "50 rows without a target left out." in model.notes
+    assert any(note.startswith("Part b.parquet: cannot be read") for note in model.notes)
+    assert {"Parts without rows: 'c.parquet'.", "50 rows without a target left out."} <= {*model.notes}
     assert model.estimator.ensemble_.members.head.count[0] == 250
     with pytest.raises(TableError, match="has no column 'price'"):
         fit_dataset(tmp_path, "price")

@@ -87,7 +87,7 @@ class GroupPrior:
 
 @dataclass(frozen=True)
 class Pool:
-    """What groups share: an estimator whose hidden layers and units they take, a prior, and a calibration."""
+    """Shared parts of groups: an estimator whose hidden layers and units they take, a prior, and a calibration."""
 
     fitted: TableRegressor
     prior: GroupPrior

@@ -158,7 +158,7 @@ def differentiate(objective: Objective, parameters: Sequence[Tensor], batch: Bat
 def _fingerprints(
     modules: nn.Module, rows: Mapping[str, Tensor | None], schedule: Schedule, generator: torch.Generator | None
 ) -> dict[str, Any]:
-    """What a run must share with the file that it goes on from, by the names that a refusal gives."""
+    """Facts that a run must share with the file that it goes on from, by the names that a refusal gives."""
     digests: dict[str, Any] = {f"{k}, bit for bit": fingerprint_tensors({k: tensor}) for k, tensor in rows.items()}
     digests["layers and their options"] = repr(modules)
     digests["schedule of the learning rate"] = [schedule(k / PROBES) for k in range(PROBES)]
