@@ -32,7 +32,7 @@ from vmg.fit.trainer import Members
 from vmg.likelihoods.families import scalar_likelihood
 from vmg.likelihoods.scalar import ScalarLikelihood
 from vmg.math.evidence import NoisePrior
-from vmg.model_file import Document, ModelFileError, Tensors, from_fields, require_size
+from vmg.model_file import Document, ModelFileError, Tensors, from_fields, require_size, stripped
 from vmg.prediction.transformed import LogTransform, Rectified
 from vmg.tables.inputs import TableInputs
 from vmg.training import History, Progress
@@ -164,8 +164,7 @@ def _decode(name: str, value: Any, tensors: Mapping[str, Tensor]) -> Any:
         return {_decode(name, key, {}): _decode(name, item, tensors) for key, item in document}
     if tag in PARTS:
         return from_fields(PARTS[tag], {key: _decode(f"{name}.{key}", part, tensors) for key, part in document.items()})
-    start = f"{name}."
-    own = {key.removeprefix(start): tensor for key, tensor in tensors.items() if key.startswith(start)}
+    own = stripped(f"{name}.", tensors)
     try:
         return CODECS[tag].decode(own | ({"": tensors[name]} if name in tensors else {}), document)
     except Exception as error:  # a document may be wrong in any way

@@ -18,6 +18,7 @@ from torch import Tensor
 from vmg.estimators.base import Array, ClassesMixin, EstimatorBase, NumbersMixin, draw_seed, parameter
 from vmg.fit.design import Standardiser
 from vmg.likelihoods import Likelihood
+from vmg.model_file import stripped
 from vmg.nn.bayesian import BayesianLinear
 from vmg.nn.layer_parameters import FAMILIES
 from vmg.nn.matrix_gaussian import NOISE_KINDS, MatrixGaussianLinear
@@ -197,8 +198,7 @@ class VariationalEstimator(EstimatorBase):
             units = np.repeat([self._unit], len(choices), 0)
             network, likelihood = maker._method().make(self.n_features_in_, 1, units, choices)
             for k, layer in enumerate(network.layers):
-                start = f"layers.{k}.prior."
-                prior = {name.removeprefix(start): part for name, part in tensors.items() if name.startswith(start)}
+                prior = stripped(f"layers.{k}.prior.", tensors)
                 if "loc" in prior and isinstance(layer, MatrixGaussianLinear):  # after an online update
                     network.layers[k] = without_pseudo_data(layer, FixedPrior(**prior))
         network.load_state_dict(tensors, assign=True)
