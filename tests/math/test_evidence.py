@@ -43,7 +43,7 @@ def test_evidence_is_a_product_of_predictive_densities(prior, n_outputs):
         posterior = condition(row_statistics(features[:n], y[:n]), precision, prior)
         row = features[n : n + 1]
         centre = (row @ posterior.mean)[0].numpy()
-        inflation = 1 + posterior.relative_variance(row).item()
+        inflation = 1 + posterior.variance(row).item()
         df = posterior.t_degrees.item()
         if posterior.full:
             scale = inflation * posterior.scatter.numpy() / df
@@ -93,7 +93,7 @@ def test_joint_covariance_and_draws_agree_with_the_variance_of_each_row():
     features, y, precision = problem(n=30)
     posterior = condition(row_statistics(features, y), precision, NoisePrior())
     joint = posterior.relative_covariance(features)
-    torch.testing.assert_close(joint.diagonal(), posterior.relative_variance(features))
+    torch.testing.assert_close(joint.diagonal(), posterior.variance(features))
     identity = torch.eye(4, dtype=torch.float64)
     draws = features @ posterior.weight_noise(identity)
     torch.testing.assert_close(draws @ draws.mT, joint)

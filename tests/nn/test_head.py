@@ -87,7 +87,7 @@ def test_the_posterior_is_that_of_linear_regression():
     found, noise = vmg.predict(head, x, batch_size=7), expected.noise_variance * degrees / (degrees - 2)
     torch.testing.assert_close(found.mean, phi @ expected.mean)
     torch.testing.assert_close(found.aleatoric_std[0] ** 2, noise)
-    torch.testing.assert_close(found.epistemic_std[:, 0] ** 2, expected.relative_variance(phi) * noise)
+    torch.testing.assert_close(found.epistemic_std[:, 0] ** 2, expected.variance(phi) * noise)
     torch.testing.assert_close(found.std**2, found.aleatoric_std**2 + found.epistemic_std**2)
     assert (found.components[0][2] == degrees).all()
     torch.testing.assert_close(head(x), found.mean)

@@ -95,7 +95,7 @@ class RegressionMembers(Members):
         targets = y.expand(len(phi), *y.shape[-2:])
         posterior, _ = condition_on_rows(phi, targets, seen, self.head.prior_precision(), self.head.noise_prior)
         noise = posterior.noise_variance
-        variance = posterior.relative_variance(phi).unsqueeze(-1) * noise.unsqueeze(-2)
+        variance = posterior.variance(phi).unsqueeze(-1) * noise.unsqueeze(-2)
         return MemberPredictions(*(part.double().numpy() for part in (phi @ posterior.mean, variance, noise)))
 
     def score(self, predictions: MemberPredictions, y: Tensor, weight: Tensor) -> float:

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from vmg.math.linalg import cholesky
+from vmg.math.linalg import cholesky, cholesky_logdet
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["Conditioned", "Covariance", "Dense", "Diagonal", "RankOne"]
 
@@ -40,12 +44,16 @@ class Covariance(ABC):
         return f"{type(self).__name__}(n={self.n}, batch_shape={tuple(self.batch_shape)})"
 
     @abstractmethod
-    def to(self, dtype: torch.dtype) -> Covariance:
-        """The same covariance in another precision."""
+    def _map(self, change: Callable[[Tensor, int], Tensor]) -> Self:
+        """The same of changed parameters; ``change`` gets each with the number of its dimensions after the batch's."""
 
-    @abstractmethod
-    def expand(self, batch_shape: Sequence[int]) -> Covariance:
-        """The same covariance seen with more batch dimensions, without a copy."""
+    def to(self, dtype: torch.dtype) -> Self:
+        """The same covariance in another precision."""
+        return self._map(lambda value, n_dims: value.to(dtype))
+
+    def expand(self, batch_shape: Sequence[int]) -> Self:
+        """The same covariance seen with more batch dimensions."""
+        return self._map(lambda value, n_dims: value.expand(*batch_shape, *value.shape[-n_dims:]))
 
     @abstractmethod
     def sqrt_matmul(self, X: Tensor) -> Tensor:
@@ -80,12 +88,8 @@ class Covariance(ABC):
         """C as a matrix, [..., n, n]."""
 
     @abstractmethod
-    def trace_after(self, other: Covariance) -> Tensor:
-        """tr(other⁻¹ C), through ``other``'s own solves."""
-
-    def trace_solve(self, other: Covariance) -> Tensor:
-        """tr(C⁻¹ other): the trace term of a Gaussian KL divergence."""
-        return other.trace_after(self)
+    def trace_relative_to(self, other: Covariance) -> Tensor:
+        """tr(other⁻¹ C), through ``other``'s own solves: the trace term of a Gaussian KL divergence."""
 
     def trace(self) -> Tensor:
         """tr C, [...]."""
@@ -98,10 +102,6 @@ class Covariance(ABC):
     def quadratic(self, X: Tensor) -> Tensor:
         """x C xᵀ for each row x of X [..., m, n]; the diagonal of :meth:`gram` without forming it."""
         return self.matmul(X.mT).mul(X.mT).sum(-2)
-
-    def congruence(self, A: Tensor) -> Dense:
-        """A C Aᵀ as a covariance of its own, for A [..., m, n] of full row rank."""
-        return Dense(cholesky(self.gram(A), name="A C Aᵀ"))
 
 
 class Diagonal(Covariance):
@@ -126,13 +126,10 @@ class Diagonal(Covariance):
         """log of the scale, exact where that is how it was given."""
         return self.scale.log() if self._log_scale is None else self._log_scale
 
-    def to(self, dtype: torch.dtype) -> Diagonal:
+    def _map(self, change: Callable[[Tensor, int], Tensor]) -> Diagonal:
         if self._log_scale is not None:
-            return Diagonal.from_log_scale(self._log_scale.to(dtype))
-        return Diagonal(self.scale.to(dtype), validate=False)
-
-    def expand(self, batch_shape: Sequence[int]) -> Diagonal:
-        return Diagonal(self.scale.expand(*batch_shape, self.n), validate=False)
+            return Diagonal.from_log_scale(change(self._log_scale, 1))
+        return Diagonal(change(self.scale, 1), validate=False)
 
     def sqrt_matmul(self, X: Tensor) -> Tensor:
         return self.scale.unsqueeze(-1) * X
@@ -158,7 +155,7 @@ class Diagonal(Covariance):
     def to_dense(self) -> Tensor:
         return torch.diag_embed(self.scale.square())
 
-    def trace_after(self, other: Covariance) -> Tensor:
+    def trace_relative_to(self, other: Covariance) -> Tensor:
         return (other.inverse_diagonal() * self.scale.square()).sum(-1)
 
     def quadratic(self, X: Tensor) -> Tensor:
@@ -187,12 +184,8 @@ class RankOne(Covariance):
         """1 + uᵀ D⁻¹ u, [..., 1]."""
         return 1 + (self.vector.square() / self.scale).sum(-1, keepdim=True)
 
-    def to(self, dtype: torch.dtype) -> RankOne:
-        return RankOne(self.scale.to(dtype), self.vector.to(dtype), validate=False)
-
-    def expand(self, batch_shape: Sequence[int]) -> RankOne:
-        shape = (*batch_shape, self.n)
-        return RankOne(self.scale.expand(shape), self.vector.expand(shape), validate=False)
+    def _map(self, change: Callable[[Tensor, int], Tensor]) -> RankOne:
+        return RankOne(change(self.scale, 1), change(self.vector, 1), validate=False)
 
     def sqrt_matmul(self, X: Tensor) -> Tensor:
         u = self.vector.unsqueeze(-1)  # [..., n, 1]
@@ -225,7 +218,7 @@ class RankOne(Covariance):
         root = torch.diag_embed(self.scale) + self.vector.unsqueeze(-1) * self.vector.unsqueeze(-2)
         return root @ root
 
-    def trace_after(self, other: Covariance) -> Tensor:
+    def trace_relative_to(self, other: Covariance) -> Tensor:
         # C = D² + (Du)uᵀ + u(Du)ᵀ + (uᵀu) u uᵀ
         u = self.vector.unsqueeze(-1)
         solved = other.solve(u)  # [..., n, 1]
@@ -246,16 +239,8 @@ class Dense(Covariance):
         super().__init__(scale_tril.shape[-1], scale_tril.shape[:-2], scale_tril.dtype)
         self.scale_tril = scale_tril.tril()
 
-    @classmethod
-    def from_matrix(cls, covariance_matrix: Tensor) -> Dense:
-        """The family member with the given covariance matrix."""
-        return cls(cholesky(covariance_matrix, name="covariance_matrix"))
-
-    def to(self, dtype: torch.dtype) -> Dense:
-        return Dense(self.scale_tril.to(dtype), validate=False)
-
-    def expand(self, batch_shape: Sequence[int]) -> Dense:
-        return Dense(self.scale_tril.expand(*batch_shape, self.n, self.n), validate=False)
+    def _map(self, change: Callable[[Tensor, int], Tensor]) -> Dense:
+        return Dense(change(self.scale_tril, 2), validate=False)
 
     def sqrt_matmul(self, X: Tensor) -> Tensor:
         return self.scale_tril @ X
@@ -270,7 +255,7 @@ class Dense(Covariance):
         return torch.cholesky_solve(X, self.scale_tril)
 
     def logdet(self) -> Tensor:
-        return 2 * self.scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return cholesky_logdet(self.scale_tril)
 
     def diagonal(self) -> Tensor:
         return self.scale_tril.square().sum(-1)
@@ -282,7 +267,7 @@ class Dense(Covariance):
     def to_dense(self) -> Tensor:
         return self.scale_tril @ self.scale_tril.mT
 
-    def trace_after(self, other: Covariance) -> Tensor:
+    def trace_relative_to(self, other: Covariance) -> Tensor:
         return other.sqrt_solve(self.scale_tril).square().sum((-2, -1))
 
     def gram(self, X1: Tensor, X2: Tensor | None = None) -> Tensor:
@@ -317,12 +302,8 @@ class Conditioned(Covariance):
     def __repr__(self) -> str:
         return f"Conditioned({self.covariance!r}, n_inputs={self.inputs.shape[-2]})"
 
-    def to(self, dtype: torch.dtype) -> Conditioned:
-        return Conditioned(self.covariance.to(dtype), self.inputs.to(dtype), self.damping)
-
-    def expand(self, batch_shape: Sequence[int]) -> Conditioned:
-        inputs = self.inputs.expand(*batch_shape, *self.inputs.shape[-2:])
-        return Conditioned(self.covariance.expand(batch_shape), inputs, self.damping)
+    def _map(self, change: Callable[[Tensor, int], Tensor]) -> Conditioned:
+        return Conditioned(self.covariance._map(change), change(self.inputs, 2), self.damping)
 
     @cached_property
     def _cross(self) -> Tensor:
@@ -358,8 +339,8 @@ class Conditioned(Covariance):
         return self.covariance.solve(X) + self.inputs.mT @ (self.inputs @ X) / self.damping
 
     def logdet(self) -> Tensor:
-        of_points = 2 * self._root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        return self.covariance.logdet() + self.inputs.shape[-2] * math.log(self.damping) - of_points
+        of_points = self.inputs.shape[-2] * math.log(self.damping) - cholesky_logdet(self._root)
+        return self.covariance.logdet() + of_points
 
     def diagonal(self) -> Tensor:
         return self.covariance.diagonal() - (self._cross * self._gain).sum(-2)
@@ -373,5 +354,5 @@ class Conditioned(Covariance):
         left = eye - self._gain.mT @ self.inputs
         return self.covariance.gram(left) + self.damping * self._gain.mT @ self._gain
 
-    def trace_after(self, other: Covariance) -> Tensor:
-        return self.covariance.trace_after(other) - (other.solve(self._cross.mT) * self._gain.mT).sum((-2, -1))
+    def trace_relative_to(self, other: Covariance) -> Tensor:
+        return self.covariance.trace_relative_to(other) - (other.solve(self._cross.mT) * self._gain.mT).sum((-2, -1))

@@ -40,8 +40,8 @@ def student_log_density(error: Array, squared_scale: Array, df: Array | float) -
     if np.isinf(df).all():
         return -0.5 * (np.log(2 * np.pi) + np.log(squared_scale) + error**2 / squared_scale)
     if np.isinf(df).any():
-        normal, student = (student_log_density(error, squared_scale, part) for part in (np.inf, _finite(df)))
-        return np.where(np.isinf(df), normal, student)
+        degrees = (np.inf, np.where(np.isinf(df), 1.0, df))
+        return np.where(np.isinf(df), *(student_log_density(error, squared_scale, part) for part in degrees))
     half = 0.5 * (df + 1)
     normaliser = special.gammaln(half) - special.gammaln(0.5 * df) - 0.5 * np.log(np.pi * df)
     return normaliser - 0.5 * np.log(squared_scale) - half * np.log1p(error**2 / (df * squared_scale))
@@ -49,27 +49,18 @@ def student_log_density(error: Array, squared_scale: Array, df: Array | float) -
 
 def student_cdf(z: Array, df: Array | float) -> Array:
     """P(t <= z) of the standard Student t."""
-    if np.isinf(df).all():
-        return special.ndtr(z)
-    student = special.stdtr(_finite(df), z)
-    return np.where(np.isinf(df), special.ndtr(z), student) if np.isinf(df).any() else student
+    return np.asarray(special.ndtr(z) if np.isinf(df).all() else special.stdtr(df, z))
 
 
 def student_quantile(level: Array | float, df: Array | float) -> Array:
     """The z that the standard Student t stays below with probability ``level``."""
-    student = special.stdtrit(_finite(df), level)
-    return np.where(np.isinf(df), special.ndtri(level), student) if np.isinf(df).any() else student
+    return np.asarray(special.stdtrit(df, level))
 
 
 def student_variance(df: Array | float) -> Array:
     """The variance df/(df − 2) of the standard Student t; infinite for df <= 2."""
-    finite = _finite(df)
     with np.errstate(divide="ignore"):
-        return np.where(np.isinf(df), 1.0, np.where(finite > 2, finite / np.maximum(finite - 2, 0), np.inf))
-
-
-def _finite(df: Array | float) -> Array:
-    return np.where(np.isinf(df), 1.0, df)
+        return np.where(np.greater(df, 2), 1 + 2 / np.maximum(np.subtract(df, 2), 0), np.inf)
 
 
 def best_student_score(squared: Array, weight: Array) -> Array:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from vmg.math.linalg import cholesky
+from vmg.math.linalg import cholesky, cholesky_logdet
 
 __all__ = [
     "GaussianWeights",
@@ -113,6 +113,18 @@ class GaussianWeights:
         """The inverses of the precisions, [..., D, D]."""
         return torch.cholesky_inverse(self.root)
 
+    def variance(self, features: Tensor) -> Tensor:
+        """φᵀA⁻¹φ of each row, [..., N]."""
+        return torch.linalg.solve_triangular(self.root, features.mT, upper=False).square().sum(-2)
+
+    def divergence(self, prior_precision: Tensor) -> Tensor:
+        """KL to weights N(0, diag(a)⁻¹) of each function, [...]; a [..., D]."""
+        weights = self.mean if self.mean.dim() == self.root.dim() else self.mean.unsqueeze(-1)  # [..., D, C]
+        logdet = prior_precision.log().sum(-1) - cholesky_logdet(self.root)
+        trace = (prior_precision * self.covariance.diagonal(dim1=-2, dim2=-1)).sum(-1) - weights.shape[-2]
+        mahalanobis = (prior_precision * weights.square().sum(-1)).sum(-1)
+        return 0.5 * (weights.shape[-1] * (trace - logdet) + mahalanobis)
+
     def weight_noise(self, noise: Tensor) -> Tensor:
         """The root of the covariance times standard normal noise [..., D, K]: a draw of the weights around the mean."""
         return torch.linalg.solve_triangular(self.root.mT, noise, upper=True)
@@ -125,7 +137,7 @@ class LinearPosterior(GaussianWeights):
     Parameters
     ----------
     mean : m, [..., D, C]
-    root : lower Cholesky factor of A, [..., D, D]; draws and covariances are in units of the noise's scale
+    root : lower Cholesky factor of A, [..., D, D]; draws, variances and covariances are in units of the noise's scale
     degrees : ν, [...]
     scatter : S, [..., C, C], or its diagonal [..., C] where outputs have noise of their own
     """
@@ -156,10 +168,6 @@ class LinearPosterior(GaussianWeights):
             return self.degrees.unsqueeze(-1) / self.scatter
         inverse = torch.cholesky_inverse(cholesky(self.scatter))
         return self.degrees[..., None, None] * inverse
-
-    def relative_variance(self, features: Tensor) -> Tensor:
-        """φᵀA⁻¹φ of each row, [..., N]: the variance of φᵀW in units of the noise's."""
-        return torch.linalg.solve_triangular(self.root, features.mT, upper=False).square().sum(-2)
 
     def relative_covariance(self, features: Tensor) -> Tensor:
         """ΦA⁻¹Φᵀ, [..., N, N]: the covariance between rows in units of the noise's variance."""
@@ -217,7 +225,7 @@ def _log_normaliser(degrees: Tensor, scatter: Tensor, n_outputs: int, full: bool
     """log of the integral over Λ of |Λ|^((ν − C − 1)/2) exp(−½ tr ΛS), or of its diagonal form; [...]."""
     half = 0.5 * degrees
     if full:
-        logdet = 2 * torch.linalg.cholesky(scatter).diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        logdet = cholesky_logdet(torch.linalg.cholesky(scatter))
         return torch.special.multigammaln(half, n_outputs) + half * (n_outputs * math.log(2) - logdet)
     return n_outputs * torch.lgamma(half) + half * (n_outputs * math.log(2) - scatter.log().sum(-1))
 
@@ -225,11 +233,10 @@ def _log_normaliser(degrees: Tensor, scatter: Tensor, n_outputs: int, full: bool
 def _log_density(posterior: LinearPosterior, prior_precision: Tensor, count: Tensor, prior: NoisePrior) -> Tensor:
     """log p(y | Φ) from the posterior that these targets lead to, [...]."""
     n_outputs, degrees = posterior.mean.shape[-1], posterior.degrees
-    logdet = 2 * posterior.root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
     start = torch.full_like(degrees, prior.degrees(n_outputs))
     before = _log_normaliser(start, prior.scatter(posterior.mean[..., 0, :]), n_outputs, prior.full)
     after = _log_normaliser(degrees, posterior.scatter, n_outputs, prior.full)
-    shrinkage = 0.5 * n_outputs * (prior_precision.log().sum(-1) - logdet)
+    shrinkage = 0.5 * n_outputs * (prior_precision.log().sum(-1) - cholesky_logdet(posterior.root))
     return shrinkage + after - before - 0.5 * n_outputs * count * math.log(2 * math.pi)
 
 

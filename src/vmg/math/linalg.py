@@ -19,6 +19,7 @@ __all__ = [
     "all_finite",
     "at_least_float32",
     "cholesky",
+    "cholesky_logdet",
     "is_traced",
     "needs_double",
     "on_device",
@@ -115,37 +116,32 @@ def cholesky(matrix: Tensor, *, jitter: float = 1e-8, max_tries: int = 6, name: 
         name: what the matrix is, for the error message.
     """
     factor, info = torch.linalg.cholesky_ex(matrix)
-    if not values_readable(matrix):
-        return _cholesky_unseen(matrix, info, jitter * 10 ** (max_tries // 2))
-    if not info.any():
+    readable = values_readable(matrix)
+    if readable and not info.any():
         return factor
-    if not torch.isfinite(matrix).all():
+    if readable and not torch.isfinite(matrix).all():
         raise NotPositiveDefiniteError(
             f"{name} has non-finite entries, so it has no Cholesky factor; check the input for NaN or infinite "
             "values and lower the learning rate"
         )
-    relative = max(jitter, torch.finfo(matrix.dtype).eps)
-    level = matrix.detach().diagonal(dim1=-2, dim2=-1).mean(-1).abs().clamp_min(torch.finfo(matrix.dtype).tiny)
+    limits = torch.finfo(matrix.dtype)
+    relative = max(jitter, limits.eps)
+    level = matrix.detach().diagonal(dim1=-2, dim2=-1).mean(-1).abs().clamp_min(limits.tiny)
     shift = torch.zeros_like(level)
-    for _ in range(max_tries):
-        shift = torch.where(info > 0, relative * level, shift)
-        eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    for power in range(max_tries) if readable else [max_tries // 2]:
+        shift = torch.where(info > 0, relative * 10.0**power * level, shift)
         factor, info = torch.linalg.cholesky_ex(matrix + shift[..., None, None] * eye)
-        if not info.any():
+        if readable and not info.any():
             return factor
-        relative *= 10.0
+    if not readable:
+        return torch.where((info > 0)[..., None, None], torch.full_like(factor, torch.nan), factor)
     raise NotPositiveDefiniteError(
-        f"{name} is not positive definite, even with {relative / 10:.0e} of its size added to the diagonal; "
-        "raise the damping, use fewer pseudo-points, or compute in float64"
+        f"{name} is not positive definite, even with {relative * 10.0 ** (max_tries - 1):.0e} of its size added to the "
+        "diagonal; raise the damping, use fewer pseudo-points, or compute in float64"
     )
 
 
-def _cholesky_unseen(matrix: Tensor, info: Tensor, jitter: float) -> Tensor:
-    """The second try of all members, with jitter for those that failed the first: no branch on any value."""
-    relative = max(jitter, torch.finfo(matrix.dtype).eps)
-    shift = relative * matrix.detach().diagonal(dim1=-2, dim2=-1).mean(-1).abs()[..., None, None]
-    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-    failed = (info > 0)[..., None, None]
-    second, info = torch.linalg.cholesky_ex(matrix + torch.where(failed, shift, torch.zeros_like(shift)) * eye)
-    nan = torch.full_like(second, torch.nan)
-    return torch.where((info > 0)[..., None, None], nan, second)
+def cholesky_logdet(factor: Tensor) -> Tensor:
+    """log |C| of C = L Lᵀ by its Cholesky factor L, [...]."""
+    return 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)

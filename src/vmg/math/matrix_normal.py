@@ -122,7 +122,7 @@ def _kl_matrix_normal(q: MatrixNormal, p: MatrixNormal) -> Tensor:
         raise ValueError(f"both matrices must have one shape; got {tuple(q.event_shape)} and {tuple(p.event_shape)}")
     R, C = q.event_shape
     U0, V0, U1, V1 = q.row_covariance, q.column_covariance, p.row_covariance, p.column_covariance
-    trace = U1.trace_solve(U0) * V1.trace_solve(V0)  # t_a
+    trace = U0.trace_relative_to(U1) * V0.trace_relative_to(V1)  # t_a
     rows = U1.sqrt_solve(p.loc - q.loc)
     mahalanobis = V1.sqrt_solve(rows.mT).square().sum((-2, -1))  # t_b
     logdet = C * (U1.logdet() - U0.logdet()) + R * (V1.logdet() - V0.logdet())  # t_c

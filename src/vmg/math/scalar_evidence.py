@@ -88,16 +88,17 @@ class ScalarPosterior(GaussianWeights):
 
     def centre(self, features: Tensor) -> Tensor:
         """φᵀm of each row, [..., N]."""
-        return (features @ self.mean.unsqueeze(-1)).squeeze(-1)
-
-    def variance(self, features: Tensor) -> Tensor:
-        """φᵀA⁻¹φ of each row, [..., N]."""
-        return torch.linalg.solve_triangular(self.root, features.mT, upper=False).square().sum(-2)
+        return _times(features, self.mean)
 
     def natural(self) -> GaussianPrior:
         """The posterior as a prior for rows to come."""
         precision = self.root @ self.root.mT
-        return GaussianPrior(precision, (precision @ self.mean.unsqueeze(-1)).squeeze(-1))
+        return GaussianPrior(precision, _times(precision, self.mean))
+
+
+def _times(matrix: Tensor, vector: Tensor) -> Tensor:
+    """The product of matrices [..., N, D] and vectors [..., D]."""
+    return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
 
 
 def _at_nodes(centre: Tensor, variance: Tensor, n_nodes: int) -> tuple[Tensor, Tensor]:
@@ -133,16 +134,15 @@ def newton_step(
     root = posterior.root
     if refresh:
         root = cholesky(prior.precision + (features * (weight * h).unsqueeze(-1)).mT @ features)
-    shrink = (prior.precision @ posterior.mean.unsqueeze(-1)).squeeze(-1)
-    uphill = (features.mT @ (weight * g).unsqueeze(-1)).squeeze(-1) + prior.shift - shrink
+    uphill = _times(features.mT, weight * g) + prior.shift - _times(prior.precision, posterior.mean)
     step = torch.cholesky_solve(uphill.unsqueeze(-1), root).squeeze(-1)
 
     def bound(mean: Tensor, at_rows: Tensor) -> Tensor:
         fit = (weight * rows.mean_fit(at_rows, variance)).sum(-1)
-        quadratic = (mean * (prior.precision @ mean.unsqueeze(-1)).squeeze(-1)).sum(-1)
+        quadratic = (mean * _times(prior.precision, mean)).sum(-1)
         return fit - 0.5 * quadratic + (prior.shift * mean).sum(-1)
 
-    start, moved = bound(posterior.mean, centre), (features @ step.unsqueeze(-1)).squeeze(-1)
+    start, moved = bound(posterior.mean, centre), _times(features, step)
     length = torch.ones_like(start)
     for _ in range(HALVINGS):
         reached = bound(posterior.mean + length.unsqueeze(-1) * step, centre + length.unsqueeze(-1) * moved)
@@ -176,16 +176,11 @@ def scalar_bound(rows: ScalarRows, prior_precision: Tensor, posterior: ScalarPos
 
     The gradient reaches features, prior precisions a and the likelihood's own parameters.
     """
-    mean, features = posterior.mean.detach(), rows.features
-    centre, variance = posterior.centre(features), (spread.detach() * features).sum(-1)
+    centre, variance = posterior.centre(rows.features), (spread * rows.features).sum(-1)
     with torch.no_grad():
         g, h = rows.mean_derivatives(centre, variance)
     fit = rows.mean_fit(centre.detach(), variance.detach())
     # a sum whose value is nothing and whose gradient in the features is that of the fit
-    pull = g * (features @ mean.unsqueeze(-1)).squeeze(-1) - h * variance
+    pull = g * centre - h * variance
     fit = fit + pull - pull.detach()
-    covariance = posterior.covariance.detach()
-    logdet = 2 * posterior.root.detach().diagonal(dim1=-2, dim2=-1).log().sum(-1) - prior_precision.log().sum(-1)
-    trace = (prior_precision * covariance.diagonal(dim1=-2, dim2=-1)).sum(-1) - mean.shape[-1]
-    mahalanobis = (prior_precision * mean.square()).sum(-1)
-    return (rows.weight * fit).sum(-1) - 0.5 * (trace + logdet + mahalanobis)
+    return (rows.weight * fit).sum(-1) - posterior.divergence(prior_precision)

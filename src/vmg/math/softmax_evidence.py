@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vmg.math.evidence import GaussianWeights
 from vmg.math.linalg import cholesky
@@ -143,27 +143,18 @@ class RowSpread(NamedTuple):
         return spread, (learned * (spread + self.cross)).sum(-1) + self.rest
 
 
-class _ExpectedFit(torch.autograd.Function):
-    """Σ ω log E_q softmax(φᵀW)_y at a given q, whose gradient by the features that learn is the bound's."""
+class _Fit(torch.autograd.Function):
+    """A value [...] whose gradient by the features that learn [..., N, H] is given."""
 
     @staticmethod
-    def forward(
-        ctx: Any, features: Tensor, mean: Tensor, spread: Tensor, divisor: Tensor, labels: Tensor, weight: Tensor
-    ) -> Tensor:
-        counted = weight.unsqueeze(-2)
-        p = torch.softmax(mean.mT @ features.mT / divisor, -2)  # [..., K, N]
-        curvature = (p * (1 - p)).sum(-2) * weight
-        learned = mean[..., : spread.shape[-1], :]
-        pull = torch.baddbmm(spread * -curvature.unsqueeze(-1), ((labels - p) * counted).mT, learned.mT)
+    def forward(ctx: Any, learned: Tensor, value: Tensor, pull: Tensor) -> Tensor:
         ctx.save_for_backward(pull)
-        ctx.n_given = mean.shape[-2] - learned.shape[-2]
-        return (labels * counted * p.clamp_min(1e-30).log()).sum((-2, -1))
+        return value
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (outer,), (pull,) = gradients, ctx.saved_tensors
-        of_features = nn.functional.pad(pull * outer[..., None, None], (0, ctx.n_given))
-        return of_features, None, None, None, None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (pull,) = ctx.saved_tensors
+        return pull * gradients[0][..., None, None], None, None
 
 
 def softmax_step(
@@ -174,29 +165,26 @@ def softmax_step(
     weight: Tensor,
     rows: RowSpread,
 ) -> tuple[SoftmaxPosterior, Tensor]:
-    """Take one step of the mean M, S staying as it is, and give the objective there, [...]."""
+    """Take one step of the mean M, S staying as it is, and give the objective there, [...].
+
+    Its gradient by the features that learn is the bound's at a fixed q.
+    """
     assert posterior.majorant is not None
-    targets = labels.mT
+    targets, counted, n_learned = labels.mT, weight.unsqueeze(-2), rows.learned.shape[-1]
     with torch.no_grad():
         spread, variance = rows.at(features)
         divisor = _logit_divisor(variance).unsqueeze(-2)
         p = torch.softmax(posterior.mean.mT @ features.mT / divisor, -2)
-        residual = (targets - p) * weight.unsqueeze(-2)
-        pull = (residual @ features).mT - prior_precision.unsqueeze(-1) * posterior.mean
-        moved = replace(posterior, mean=posterior.mean + torch.cholesky_solve(pull, posterior.majorant))
+        uphill = (((targets - p) * counted) @ features).mT - prior_precision.unsqueeze(-1) * posterior.mean
+        moved = replace(posterior, mean=posterior.mean + torch.cholesky_solve(uphill, posterior.majorant))
         moved.__dict__["covariance"] = posterior.covariance  # the same S
-    fit = _ExpectedFit.apply(features, moved.mean, spread, divisor, targets, weight)
-    return moved, fit - _kl_divergence(moved, prior_precision)
-
-
-def _kl_divergence(posterior: SoftmaxPosterior, prior_precision: Tensor) -> Tensor:
-    """KL(q ‖ MN(0, diag(a)⁻¹, I)), [...]."""
-    n_features, n_classes = posterior.mean.shape[-2:]
-    diagonal = posterior.covariance.diagonal(dim1=-2, dim2=-1)
-    logdet = prior_precision.log().sum(-1) - 2 * posterior.root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    trace = (prior_precision * diagonal).sum(-1) - n_features
-    mahalanobis = (prior_precision * posterior.mean.square().sum(-1)).sum(-1)
-    return 0.5 * (n_classes * (trace - logdet) + mahalanobis)
+        p = torch.softmax(moved.mean.mT @ features.mT / divisor, -2)  # [..., K, N]
+        fit = (targets * counted * p.clamp_min(1e-30).log()).sum((-2, -1))
+        curvature = (p * (1 - p)).sum(-2) * weight
+        learned = moved.mean[..., :n_learned, :]
+        pull = torch.baddbmm(spread * -curvature.unsqueeze(-1), ((targets - p) * counted).mT, learned.mT)
+    fit = _Fit.apply(features[..., :n_learned], fit, pull)
+    return moved, fit - moved.divergence(prior_precision)
 
 
 MOST_CLASSES = 2_048  # up to which classes correlate in the Kronecker form: K×K numbers

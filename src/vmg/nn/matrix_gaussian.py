@@ -362,12 +362,13 @@ class MatrixGaussianLinear(BayesianLinear):
         x, q = self._augmented(x), self.posterior
         U, V = q.row_covariance, q.column_covariance
         if self.pseudo_data is None:
-            return MatrixNormal(x @ q.loc, U.congruence(x), V, validate_args=False)
-        given = F.condition(
-            x, self._loc(), U, self._scaled(self.pseudo_data.inputs), self.pseudo_data.outputs, self.damping
-        )
-        root = cholesky(given.row_covariance(U), name="predictive row covariance")
-        return MatrixNormal(given.mean, Dense(root), V, validate_args=False)
+            mean, covariance = x @ q.loc, U.gram(x)
+        else:
+            A, B = self._scaled(self.pseudo_data.inputs), self.pseudo_data.outputs
+            given = F.condition(x, self._loc(), U, A, B, self.damping)
+            mean, covariance = given.mean, given.row_covariance(U)
+        root = cholesky(covariance, name="predictive row covariance")
+        return MatrixNormal(mean, Dense(root), V, validate_args=False)
 
     def kernel(self, x1: Tensor, x2: Tensor | None = None, *, full: bool = False) -> Tensor:
         """The GP's kernel K_in = x̂₁ U x̂₂ᵀ [..., n₁, n₂], or V ⊗ K_in with ``full=True`` [LW16, §2.3]."""

@@ -212,7 +212,7 @@ class GaussianOutput(_Doubles):
         """Mean and variance [..., N, C] of the function at each row, and the noise's variance [..., 1, C]."""
         posterior = self.posterior()
         noise = posterior.noise_variance.unsqueeze(-2)
-        return features @ posterior.mean, posterior.relative_variance(features).unsqueeze(-1) * noise, noise
+        return features @ posterior.mean, posterior.variance(features).unsqueeze(-1) * noise, noise
 
     def joint(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Mean [..., N, C] of the function and its covariance between rows, [..., C, N, N]."""

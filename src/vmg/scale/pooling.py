@@ -234,7 +234,7 @@ def _calibrate(
         means = (phi @ posterior.mean).squeeze(-1).numpy()  # [E, n]
         noise = posterior.noise_variance.numpy()
         between = means.var(0, ddof=1) if len(means) > 1 else np.zeros(means.shape[1])
-        own = (posterior.relative_variance(phi).numpy() * noise).mean(0)
+        own = (posterior.variance(phi).numpy() * noise).mean(0)
         unit = float(noise.mean())
         errors.append((y[~inside, 0] - means.mean(0)) / np.sqrt(unit))
         variances.append((own + between) / unit)
