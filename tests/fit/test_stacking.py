@@ -8,6 +8,7 @@ import pytest
 from vmg import TableRegressor
 from vmg.fit.calibration import HeldOutFunctions
 from vmg.fit.ensemble import Mixture
+from vmg.fit.gaussian import MOST_VARIANCE
 from vmg.fit.gaussian_process import GaussianProcess, Kernel
 from vmg.fit.stacking import LEAST_UNSURE, Stack, StackingLoss, mix, mix_held_out, weigh
 
@@ -91,16 +92,39 @@ def test_where_the_process_is_unsure_the_mixture_is_too():
     np.testing.assert_allclose(mixed.least[:, 0], [0.0, own[1]])
 
 
-def test_a_gap_is_as_unknown_as_the_process_says_where_networks_are_surer():
+@pytest.fixture(scope="module")
+def around_a_gap():
+    """A fitted ensemble, the process in it, and rows between those of the fit."""
     rng = np.random.default_rng(1)
     x = rng.uniform(1, 2, (100, 1)) * rng.choice([-1, 1], (100, 1))
     y = np.sin(4 * x[:, 0]) + 0.5 * x[:, 0] + 0.1 * rng.standard_normal(100)
     model = TableRegressor(likelihood="student", random_state=1, max_iter=40).fit(x, y)
     ensemble, gap = model.ensemble_, model.input_scaling_.transform(np.linspace(-0.4, 0.4, 9)[:, None])
     [process] = [one for one in ensemble.stack.experts if isinstance(one, GaussianProcess)]
-    asked, said = process.predict(gap).variance, ensemble.predict(gap).function_scale[:, 0] ** 2
+    return ensemble, process, gap
+
+
+def function_variance(ensemble, rows):
+    """Variance of the function at rows; draws of functions have the same."""
+    variance = ensemble.predict(rows).function_scale[:, 0] ** 2
+    np.testing.assert_allclose(np.square(ensemble.function_factor(rows)[..., 0]).sum(0), variance, rtol=2e-3)
+    return variance
+
+
+def test_a_gap_is_as_unknown_as_the_process_says_where_networks_are_surer(around_a_gap):
+    ensemble, process, gap = around_a_gap
+    asked, said = process.predict(gap).variance, function_variance(ensemble, gap)
     without = replace(ensemble, stack=replace(ensemble.stack, known=np.inf)).predict(gap).function_scale[:, 0] ** 2
     assert (asked > ensemble.stack.known).all() and (without < asked).any()
     np.testing.assert_allclose(said, np.maximum(without, asked))
-    drawn = ensemble.function_factor(gap)[..., 0]
-    np.testing.assert_allclose(np.square(drawn).sum(0), said, rtol=2e-3)
+
+
+def test_no_function_is_less_known_than_twice_the_spread_of_the_targets(around_a_gap):
+    ensemble, process, gap = around_a_gap
+    far = np.array([[-9.0], [9.0]])
+    wild = GaussianProcess.of(Kernel(np.log([0.1, 30.0, 0.1, 0.1, 0.1])), far, far, np.zeros(2), None)
+    unsure = replace(ensemble, stack=Stack((wild,), np.array([0.1, 0.9]), known=0.0))
+    assert wild.predict(gap).variance.min() > 100
+    np.testing.assert_allclose(function_variance(unsure, gap), MOST_VARIANCE)
+    outside = np.array([[ensemble.input_range.high[0] + 1.0]])
+    assert function_variance(unsure, outside) >= 2 * MOST_VARIANCE  # farther out less is known

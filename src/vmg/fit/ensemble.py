@@ -62,11 +62,12 @@ class Function(NamedTuple):
 
 
 class Mixture(NamedTuple):
-    """Centre and stated variance of functions, [N, C], and what their variance is at least, however it is inflated."""
+    """Centre and stated variance of functions, [N, C], and the limits of that variance, however it is inflated."""
 
     loc: Array
     variance: Array
     least: Array | float = 0.0
+    most: Array | float = np.inf
 
 
 class Expert(ABC):

@@ -118,6 +118,13 @@ class RegressionMembers(Members):
             self.head.update(self.features(torch.as_tensor(x[part])), torch.as_tensor(y[part]), given)
 
 
+MOST_VARIANCE = 4.0
+"""Largest variance of a function in the range of the rows, where the targets' own is one.
+
+A process fitted to a nearly noiseless table can be unsure by twenty times the spread of all targets between the rows.
+"""
+
+
 class FunctionEnsemble(Ensemble[Kind]):
     """Members with C functions, which outside the range of the rows go on as straight lines with unknown slopes."""
 
@@ -230,13 +237,14 @@ class RegressionEnsemble(FunctionEnsemble[RegressionMembers]):
 
     def _inflated(self, stated: Mixture) -> Array:
         known = np.array([calibration.known for calibration in self.calibrations])
-        return np.maximum(inflate(stated.variance, self._factors[1], known), stated.least)
+        inflated = np.maximum(inflate(stated.variance, self._factors[1], known), stated.least)
+        return np.minimum(inflated, stated.most)
 
     def _stated(self, soft: Array) -> Mixture:
-        networks = super()._stated(soft)
-        if not self.stack.experts:
-            return networks
-        return self.stack.mix(soft, networks, self.input_range.extrapolation_factor(soft))
+        stated, extrapolation = super()._stated(soft), self.input_range.extrapolation_factor(soft)
+        if self.stack.experts:
+            stated = self.stack.mix(soft, stated, extrapolation)
+        return stated._replace(most=MOST_VARIANCE * extrapolation[:, None])
 
     def _stated_factor(self, soft: Array) -> Array:
         networks = super()._stated_factor(soft)
