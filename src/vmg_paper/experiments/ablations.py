@@ -3,8 +3,8 @@
 Every variant is fitted to the same splits from the same seed, so differences to the paper's form are taken split by
 split. Networks, points and limits on α are the paper's. Differs from its recipe: the prior of the noise is weak and in
 standard units (the paper's own sets a floor that would hide differences of the log-likelihood), and Adam starts at
-0.01 and falls along a cosine for 6,000 steps of 32 rows. On MNIST, one seed each, it starts at 1e-3 and falls for ten
-passes.
+0.01 and falls along a cosine for 6,000 steps of 32 rows. On MNIST, one seed each, it starts at 1e-3 and falls for
+five passes.
 """
 
 from __future__ import annotations
