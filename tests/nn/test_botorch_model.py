@@ -1,7 +1,5 @@
 """Acquisition functions of BoTorch on a Bayesian head."""
 
-import copy
-
 import pytest
 import torch
 from torch import nn
@@ -11,6 +9,8 @@ from vmg.likelihoods import CategoricalLikelihood, GaussianLikelihood
 from vmg.nn import BayesianHead
 
 pytest.importorskip("botorch", reason="see the extra botorch")
+
+from vmg.nn.botorch_model import BotorchModel
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # BoTorch and its libraries warn of matters of their own
 
@@ -26,8 +26,6 @@ def make_head(n_outputs=1, n=30, reach=1.0):
 
 @pytest.mark.parametrize("n_outputs", [1, 2])
 def test_the_posterior_is_that_of_the_head(n_outputs):
-    from vmg.nn.botorch_model import BotorchModel
-
     head, _, _ = make_head(n_outputs)
     model, X = BotorchModel(head), torch.rand(5, 3, 2, dtype=torch.float64)
     posterior, noisy = model.posterior(X), model.posterior(X, observation_noise=True)
@@ -45,8 +43,6 @@ def test_the_posterior_is_that_of_the_head(n_outputs):
 
 
 def test_draws_are_joint_over_the_points():
-    from vmg.nn.botorch_model import BotorchModel
-
     head, _, _ = make_head()
     X = torch.rand(1, 2, dtype=torch.float64).expand(4, 2)
     drawn = BotorchModel(head).posterior(X).rsample(torch.Size([8]))
@@ -56,8 +52,6 @@ def test_draws_are_joint_over_the_points():
 
 def test_expected_improvement_is_its_closed_form():
     from botorch.acquisition import ExpectedImprovement
-
-    from vmg.nn.botorch_model import BotorchModel
 
     head, x, y = make_head()
     found = ExpectedImprovement(BotorchModel(head), best_f=y.max())(x.unsqueeze(1))
@@ -72,59 +66,20 @@ def test_a_search_finds_the_peak():
     from botorch.acquisition.logei import qLogExpectedImprovement
     from botorch.optim import optimize_acqf
 
-    from vmg.nn.botorch_model import BotorchModel
-
     head, _, y = make_head(n=6, reach=0.4)
     assert y.max() < -0.05, "the first rows are away from the peak"
-    model, bounds = BotorchModel(head), torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
+    bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
     for _ in range(5):
-        acquisition = qLogExpectedImprovement(model, best_f=y.max())
+        acquisition = qLogExpectedImprovement(BotorchModel(head), best_f=y.max())
         found, value = optimize_acqf(acquisition, bounds, q=2, num_restarts=2, raw_samples=16)
         assert torch.isfinite(value)
         value_there = -(found - 0.6).square().sum(-1, keepdim=True)
-        model, y = model.condition_on_observations(found, value_there), torch.cat([y, value_there])
+        head.update(found, value_there)
+        y = torch.cat([y, value_there])
     assert y.max() > -0.005, "within 0.07 of the peak"
 
 
-def test_conditioning_is_an_update():
-    from vmg.nn.botorch_model import BotorchModel
-
-    head, x, _ = make_head()
-    model, new_x = BotorchModel(head), torch.rand(3, 2, dtype=torch.float64)
-    new_y = torch.randn(3, 1, dtype=torch.float64)
-    before = model.posterior(x).mean
-    conditioned = model.condition_on_observations(new_x, new_y)
-    torch.testing.assert_close(model.posterior(x).mean, before)
-    torch.testing.assert_close(conditioned.posterior(x).mean, head.update(new_x, new_y).posterior(x).mean)
-    with pytest.raises(ValueError, match=r"Y must be finite, \[..., 3, 1\]; got shape \(2, 1\)"):
-        model.condition_on_observations(new_x, new_y[:2])
-
-
-@pytest.mark.parametrize("n_outputs", [1, 2])
-def test_each_fantasy_is_an_exact_update(n_outputs):
-    from botorch.sampling.normal import SobolQMCNormalSampler
-
-    from vmg.nn.botorch_model import BotorchModel
-
-    head, x, _ = make_head(n_outputs)
-    model, new_x = BotorchModel(head), torch.rand(3, 2, dtype=torch.float64, requires_grad=True)
-    sampler = SobolQMCNormalSampler(torch.Size([4]), seed=0)
-    fantasies = model.fantasize(new_x, sampler)
-    targets = sampler(model.posterior(new_x, observation_noise=True)).detach()
-    found = fantasies.posterior(x)
-    assert fantasies.batch_shape == (4,)
-    for number, y in enumerate(targets):
-        mean, covariance = copy.deepcopy(head).update(new_x.detach(), y).posterior(x)
-        torch.testing.assert_close(found.mean[number], mean)
-        torch.testing.assert_close(found.variance[number], covariance.diagonal(dim1=-2, dim2=-1).mT)
-    found.mean.amax(1).sum().backward()
-    assert new_x.grad.isfinite().all()
-    assert new_x.grad.any(), "the knowledge gradient needs it"
-
-
 def test_classes_are_refused():
-    from vmg.nn.botorch_model import BotorchModel
-
     head = BayesianHead(nn.Identity(), CategoricalLikelihood()).fit([(torch.randn(9, 2), torch.arange(9) % 3)])
     with pytest.raises(ValueError, match="head must have Gaussian noise; got SoftmaxOutput"):
         BotorchModel(head)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import warnings
 from abc import ABC, abstractmethod
@@ -55,11 +56,11 @@ class BayesianModule(nn.Module, ABC):
         """KL of the posterior to the prior: a sum over weights, never a mean; [*batch_shape]."""
 
     def draw_weights(self, *, prior: bool = False) -> Any:
-        """One draw of the weights that are the module's own; None where all are those of modules inside."""
+        """One draw of the module's own weights; None where all weights are those of modules inside."""
         return None
 
     def as_plain(self) -> nn.Module:
-        """The plain module of PyTorch with these weights, as :func:`~vmg.nn.to_plain` puts it in the place of this."""
+        """The plain module that :func:`~vmg.nn.to_plain` puts in the place of this one."""
         raise ValueError(f"{type(self).__name__} has no plain counterpart")
 
     def warn_of_mean(self, name: str) -> None:
@@ -72,13 +73,13 @@ class BayesianModule(nn.Module, ABC):
             )
 
 
+def _is_autocast(x: Tensor) -> bool:
+    return not x.is_meta and torch.is_autocast_enabled(x.device.type)
+
+
 def no_autocast(x: Tensor) -> contextlib.AbstractContextManager[Any]:
     """Operations in the precision of their tensors, also where a user's autocast would lower it."""
     return torch.autocast(x.device.type, enabled=False) if _is_autocast(x) else contextlib.nullcontext()
-
-
-def _is_autocast(x: Tensor) -> bool:
-    return not x.is_meta and torch.is_autocast_enabled(x.device.type)
 
 
 @torch.no_grad()
@@ -156,7 +157,6 @@ class BayesianLinear(BayesianModule):
         return out if self.batch_shape else out.reshape(*x.shape[:-1], self.out_features)
 
     def _draw_rows(self, x: Tensor) -> Tensor:
-        """Outputs [*batch_shape, B, out] for x of :meth:`as_rows`."""
         return self._draw(augment(self.check_finite(x), self.has_bias))
 
     @abstractmethod
@@ -190,16 +190,12 @@ class BayesianLinear(BayesianModule):
 
     def sample_function(self, n_functions: int, *, prior: bool = False) -> Callable[[Tensor], Tensor]:
         """Draw whole functions f(x) [n_functions, *batch_shape, B, out], the same at every call, in x's precision."""
-        weight = (self.sample_prior_weight if prior else self.sample_weight)((n_functions,))
-        weight = weight / input_divisor(self.n_rows)  # of x̂ = [x, 1]/√R: once here, instead of in every call
-        slope, constant = weight.split([self.in_features, self.n_rows - self.in_features], dim=-2)
-        slope = slope.mT.contiguous()
+        slope, constant = self.as_linear((self.sample_prior_weight if prior else self.sample_weight)((n_functions,)))
+        slope = slope.contiguous()
 
         def function(x: Tensor) -> Tensor:
-            out = (
-                slope.to(x.dtype) @ self.check_finite(self.check_shape(x)).mT
-            ).mT  # rows along memory: narrow layers are much faster so
-            return out.add_(constant) if self.has_bias else out
+            out = (slope.to(x.dtype) @ self.check_finite(self.check_shape(x)).mT).mT  # the fast order of narrow layers
+            return out if constant is None else out.add_(constant.unsqueeze(-2))
 
         return function
 
@@ -224,21 +220,20 @@ class BayesianLinear(BayesianModule):
         """Standard normal, of the parameters' kind."""
         return randn(shape, like=at_least_float32(next(self.parameters())), generator=self.generator)
 
-    def _enter(self, x: Tensor) -> Tensor:
-        """x in the precision the layer computes in, which is single at least: under autocast, or of narrow weights."""
-        return x.to(self._wide_dtype()) if x.dtype is self._dtype() or _is_autocast(x) else x
-
     def _dtype(self) -> torch.dtype:
-        """Precision of the parameters."""
         return next(self.parameters()).dtype
 
     def _wide_dtype(self) -> torch.dtype:
-        """Precision of what the layer computes and of its weights: the parameters' own, but single at least."""
+        """Precision of what the layer computes: that of its parameters, but single at least."""
         own = self._dtype()
         return torch.float32 if own in NARROW else own
 
+    def _enter(self, x: Tensor) -> Tensor:
+        """x in the precision the layer computes in: under autocast, or of narrow weights, that is another."""
+        return x.to(self._wide_dtype()) if x.dtype is self._dtype() or _is_autocast(x) else x
+
     def as_rows(self, x: Tensor) -> Tensor:
-        """x in the precision the layer computes in, as [B, in] where no replicas claim its leading dimensions."""
+        """x in the layer's own precision, as [B, in] where no replicas claim its leading dimensions."""
         x = self.check_shape(self._enter(x))
         if not self.batch_shape:
             return x if x.dim() == 2 else x.reshape(-1, self.in_features)
@@ -276,21 +271,17 @@ def kl_divergence(module: nn.Module, drawn: Sequence[DrawnRun] = ()) -> Tensor:
 
     ``drawn`` has divergences that were taken together with a draw, the last one first to be used.
     """
-    parts: dict[Any, None] = dict.fromkeys(outermost(module))
+    parts = list(outermost(module))
     if not parts:
         raise ValueError(f"{type(module).__name__} holds no Bayesian layer; see vmg.nn.bayesianize")
-    terms = []
+    terms, left = [], set[nn.Module](parts)
     for run in reversed(drawn):
-        if all(layer in parts for layer in run.layers):
+        if left.issuperset(run.layers):
             terms.append(run.kl)
-            for layer in run.layers:
-                del parts[layer]
+            left.difference_update(run.layers)
     whole = SHARDED not in sys.modules
-    terms += [part.kl_divergence() if whole else whole_divergence(part) for part in parts]
-    total = terms[0]
-    for term in terms[1:]:
-        total = total + term
-    return total
+    terms += [part.kl_divergence() if whole else whole_divergence(part) for part in parts if part in left]
+    return functools.reduce(torch.add, terms)
 
 
 def outermost(module: nn.Module) -> Iterator[BayesianModule]:

@@ -23,10 +23,9 @@ FEWEST_ROWS = 500  # of which a tenth may check the others
 
 
 class HasNoisePrior(Protocol):
-    """The part of a likelihood that the head uses."""
+    """A likelihood, of which the head uses the prior of Gaussian noise; None of classes."""
 
-    def noise_prior(self) -> NoisePrior | None:
-        """The prior of Gaussian noise; None of classes."""
+    def noise_prior(self) -> NoisePrior | None: ...
 
 
 class FunctionPosterior(NamedTuple):
@@ -210,7 +209,11 @@ class BayesianHead(nn.Module):
                 rest, check = first.split(0)
             output.fit(*rest, learn_precision=learn_precision)
         else:
-            check = _add(output, pieces, splits=splits)
+            if splits:
+                check = _add(output, pieces)
+            else:
+                for rows in pieces:
+                    output.update(*rows)
             if learn_precision:
                 output.learn_precision()
         if held_out is not None:
@@ -264,31 +267,26 @@ class BayesianHead(nn.Module):
                 phi, y = phi.flatten(0, -2)[counts], y.flatten()[counts]
         elif y.dim() == 1:
             y = y.unsqueeze(-1)
-        self._check_shapes(phi, y, weight)
+        n_rows = phi.shape[-2] if phi.dim() == 2 else 0
+        if n_rows == 0:
+            raise ValueError(f"features must be rows [N, D], at least one; got shape {tuple(phi.shape)}")
+        width = phi.shape[-1] if self._output is None else sum(self._output.group_sizes)
+        if phi.shape[-1] != width:
+            raise ValueError(f"rows must have {width - self.bias} features, as before; got {phi.shape[-1] - self.bias}")
+        expected = (n_rows,) if self.is_classifier else (n_rows, self._n_outputs or y.shape[-1])
+        if y.shape != expected:
+            kind = "integer classes, one per row" if self.is_classifier else f"numbers of shape {expected}"
+            raise ValueError(f"y must be {kind}; got shape {tuple(y.shape)} for {n_rows} rows")
+        if weight is not None and weight.shape != (n_rows,):
+            raise ValueError(f"weight must have one number for each of {n_rows} rows; got shape {tuple(weight.shape)}")
         if values_readable(phi):
             self._check_values(phi, y, weight)
         return _Rows(phi, y.long() if self.is_classifier else y, weight)
 
-    def _check_shapes(self, phi: Tensor, y: Tensor, weight: Tensor | None) -> None:
-        n_rows = phi.shape[-2] if phi.dim() > 1 else 0
-        if phi.dim() != 2 or n_rows == 0:
-            raise ValueError(f"features must be rows [N, D], at least one; got shape {tuple(phi.shape)}")
-        if self._output is not None:
-            width, given = (n - int(self.bias) for n in (sum(self._output.group_sizes), phi.shape[-1]))
-            if given != width:
-                raise ValueError(f"rows must have {width} features, as before; got {given}")
-        expected = (n_rows,) if self.is_classifier else (n_rows, self._n_outputs or y.shape[-1])
-        if y.shape[-len(expected) :] != expected or (self.is_classifier and y.dim() > 1):
-            kind = "integer classes, one per row" if self.is_classifier else f"numbers of shape {expected}"
-            raise ValueError(f"y must be {kind}; got shape {tuple(y.shape)} for {n_rows} rows")
-        if weight is not None and weight.shape[-1:] != (n_rows,):
-            raise ValueError(f"weight must have one number for each of {n_rows} rows; got shape {tuple(weight.shape)}")
-
     def _check_values(self, phi: Tensor, y: Tensor, weight: Tensor | None) -> None:
-        if not torch.isfinite(phi).all():
-            raise ValueError("features must be finite; the model gave NaN or infinite numbers")
-        if not self.is_classifier and not torch.isfinite(y).all():
-            raise ValueError("y must be finite; got NaN or infinite numbers")
+        for name, values in (("features", phi), ("y", y)):
+            if not torch.isfinite(values).all():
+                raise ValueError(f"{name} must be finite; got NaN or infinite numbers")
         n_classes = self._n_outputs if self._output is None else self._output.n_outputs
         if self.is_classifier and (y.min() < 0 or (n_classes is not None and y.max() >= n_classes)):
             most = "" if n_classes is None else f" to {n_classes - 1}"
@@ -376,15 +374,14 @@ def _joined(pieces: Iterable[_Rows]) -> _Rows:
     return _Rows(torch.cat(phi), torch.cat(y), weights)
 
 
-def _add(output: GaussianOutput, pieces: Iterable[_Rows], *, splits: bool) -> _Rows | None:
+def _add(output: GaussianOutput, pieces: Iterable[_Rows]) -> _Rows | None:
     """Condition on all rows but every tenth, which are given back; on all where these would be too few."""
     checks, n_rows = [], 0
     for rows in pieces:
-        if splits:
-            rows, check = rows.split(n_rows)
-            checks.append(check)
-            n_rows += len(rows.phi) + len(check.phi)
-        output.update(*rows)
+        rest, check = rows.split(n_rows)
+        output.update(*rest)
+        checks.append(check)
+        n_rows += len(rows.phi)
     if n_rows >= FEWEST_ROWS:
         return _joined(checks)
     for check in checks:

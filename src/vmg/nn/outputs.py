@@ -48,10 +48,13 @@ WIDEST = 4.0  # of the factors of this covariance
 COST = 0.0075  # nats that rows of the fit may lose, on average, to the spread of weights around the trained ones
 
 
-class _Doubles(nn.Module):
-    """A module whose buffers stay in double precision, whatever ``.float()`` or ``.to(bfloat16)`` make of its model."""
+class _Output(nn.Module):
+    """What both kinds share: groups of features, and buffers that stay in double precision in a model of any other."""
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> _Doubles:
+    log_precision: nn.Parameter  # of each group, [*batch_shape, G]
+    group_sizes: tuple[int, ...]
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> _Output:
         before = {name: value for name, value in self._buffers.items() if value is not None}
         super()._apply(fn, recurse)
         for name, value in before.items():
@@ -60,8 +63,22 @@ class _Doubles(nn.Module):
                 self._buffers[name] = value.to(moved.device)
         return self
 
+    def prior_precision(self) -> Tensor:
+        """a [*batch_shape, D] of the prior; with Gaussian noise in units of the noise's precision."""
+        return group_precision(self.log_precision, self.group_sizes)
 
-class GaussianOutput(_Doubles):
+    def _unit_precision(self, squares: Tensor) -> Tensor:
+        """log a at which each group's part of the function has the variance one, for mean squared features [..., D]."""
+        sums = [part.sum(-1) for part in squares.split(list(self.group_sizes), -1)]
+        return torch.stack(sums, -1).clamp_min(1e-30).log()
+
+
+def _add(sums: Sequence[Tensor], new: Sequence[Tensor]) -> None:
+    for buffer, part in zip(sums, new, strict=True):
+        buffer += part
+
+
+class GaussianOutput(_Output):
     """y = Φ W + noise, with W and the noise's precision integrated out; Φ are features of rows.
 
     Parameters
@@ -105,10 +122,6 @@ class GaussianOutput(_Doubles):
             self.register_buffer(name, torch.zeros((*batch_shape, *shape), dtype=torch.float64))
         self.register_buffer("inflation", None)  # a factor of all variances [C], where rows held out may choose one
 
-    def prior_precision(self) -> Tensor:
-        """a [*batch_shape, D], in units of the noise's precision."""
-        return group_precision(self.log_precision, self.group_sizes)
-
     def log_evidence(self, features: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
         """log p(y | Φ) [*batch_shape] of targets [N, C]: an objective for the features and the precisions."""
         y = self._targets(y)
@@ -133,15 +146,13 @@ class GaussianOutput(_Doubles):
     @torch.no_grad()
     def update(self, features: Tensor, y: Tensor, weight: Tensor | None = None) -> None:
         """Condition on more rows; the result is that of seeing all rows at once."""
-        for buffer, part in zip(self.statistics, _row_statistics(features, self._targets(y), weight), strict=True):
-            buffer += part
+        _add(self.statistics, _row_statistics(features, self._targets(y), weight))
 
     def start_precision(self) -> None:
         """Set the prior's precisions to where each group's part of the function varies as much as the noise."""
-        squares = self.gram.diagonal(dim1=-2, dim2=-1) / self.count.unsqueeze(-1)
-        sums = torch.stack([part.sum(-1) for part in squares.split(list(self.group_sizes), -1)], -1)
         with torch.no_grad():
-            self.log_precision.copy_(sums.clamp_min(1e-30).log())
+            squares = self.gram.diagonal(dim1=-2, dim2=-1) / self.count.unsqueeze(-1)
+            self.log_precision.copy_(self._unit_precision(squares))
 
     def learn_precision(self) -> None:
         """Choose the prior's precisions by the evidence of the rows that were seen."""
@@ -241,7 +252,7 @@ def _row_statistics(features: Tensor, y: Tensor, weight: Tensor | None) -> RowSt
     return row_statistics(features.double(), y.double(), None if weight is None else weight.double())
 
 
-class SoftmaxOutput(_Doubles):
+class SoftmaxOutput(_Output):
     """y ~ Categorical(softmax ΦW) with matrix Gaussian weights given the rows seen; Φ are features of rows.
 
     Rows that come later are conditioned on with this posterior as their prior. That is not exact, as it is for Gaussian
@@ -278,10 +289,6 @@ class SoftmaxOutput(_Doubles):
             self.start.copy_(start.detach())
         self.forget()
 
-    def prior_precision(self) -> Tensor:
-        """a [D] of the prior N(0, diag(a)⁻¹) of each class."""
-        return group_precision(self.log_precision, self.group_sizes)
-
     @property
     def statistics(self) -> Curvature:
         """The curvature of the rows that were seen."""
@@ -301,7 +308,9 @@ class SoftmaxOutput(_Doubles):
     @torch.no_grad()
     def update(self, features: Tensor, y: Tensor, weight: Tensor | None = None) -> None:
         """Condition on more rows, what was seen before being their prior."""
-        self._condition(_class_rows(features, y, weight), self.mean.clone(), learn_precision=False)
+        rows = _class_rows(features, y, weight)
+        self.count += rows.weight.sum()
+        self._condition(rows, self.mean.clone(), learn_precision=False)
 
     @torch.no_grad()
     def fit(self, features: Tensor, y: Tensor, weight: Tensor | None = None, *, learn_precision: bool = True) -> None:
@@ -313,11 +322,12 @@ class SoftmaxOutput(_Doubles):
         """
         rows = _class_rows(features, y, weight)
         self.forget()
+        self.count += rows.weight.sum()
         if self.keeps_start:
             self._spread(rows)
             return
         if learn_precision:
-            self.log_precision.copy_(self._unit_precision(rows))
+            self.log_precision.copy_(self._unit_precision(_mean_squares(rows)))
         self._condition(rows, torch.zeros_like(self.mean), learn_precision=learn_precision)
 
     def _spread(self, rows: ClassRows) -> None:
@@ -333,8 +343,8 @@ class SoftmaxOutput(_Doubles):
         sums = new.classes.trace() if new.classes.dim() == 2 else new.classes.sum()
         share = DAMPING * rows.weight.sum() * sums / new.rows.trace().clamp_min(1e-300) / self.n_outputs
         sizes = torch.tensor(self.group_sizes, device=share.device)
-        self.log_precision.copy_(self._unit_precision(rows) + (share / sizes).clamp_min(1e-30).log())
-        self._add(rows, new)
+        self.log_precision.copy_(self._unit_precision(_mean_squares(rows)) + (share / sizes).clamp_min(1e-30).log())
+        _add(self.statistics, new)
         counted = rows.weight.nonzero().squeeze(-1)
         step = max(1, len(counted) // max(100, min(1_000, 2**23 // self.n_outputs)))
         some = ClassRows(*(part[counted[::step]] for part in rows))
@@ -347,11 +357,6 @@ class SoftmaxOutput(_Doubles):
         self.log_precision.sub_(low * math.log(2.0))
         for buffer in self.statistics:
             buffer *= 2.0**-low
-
-    def _unit_precision(self, rows: ClassRows) -> Tensor:
-        """Logarithms of the precisions at which each group's part of a logit has the variance one."""
-        squares = (rows.features.square() * rows.weight.unsqueeze(-1)).sum(0) / rows.weight.sum()
-        return torch.stack([part.sum() for part in squares.split(list(self.group_sizes))]).clamp_min(1e-30).log()
 
     @torch.no_grad()
     def calibrate(self, features: Tensor, y: Tensor, *, only_widen: bool) -> None:
@@ -399,7 +404,7 @@ class SoftmaxOutput(_Doubles):
             n_draws = 2 * max(2, min(128, CHEAP // (len(rows.y) * self.mean.numel())))
         noise = _paired_noise(n_draws, self.mean)
         before = Curvature(*(part.clone() for part in self.statistics))
-        unit = self._unit_precision(rows).double()
+        unit = self._unit_precision(_mean_squares(rows)).double()
         limits = unit - LOG_RANGE, unit + LOG_RANGE
         new = expected_curvature(rows, self.mean.to(rows.features.dtype).unsqueeze(0))
         for _ in range(MOST_ROUNDS):
@@ -419,12 +424,7 @@ class SoftmaxOutput(_Doubles):
                 f"deviations, a log variance by {change:.2g}",
                 stacklevel=4,
             )
-        self._add(rows, new)
-
-    def _add(self, rows: ClassRows, new: Curvature) -> None:
-        for buffer, part in zip(self.statistics, new, strict=True):
-            buffer += part
-        self.count += rows.weight.sum()
+        _add(self.statistics, new)
 
     def _posterior(self, before: Curvature, new: Curvature) -> ClassWeights:
         total = Curvature(*(a + b for a, b in zip(before, new, strict=True)))
@@ -495,6 +495,10 @@ def _class_rows(features: Tensor, y: Tensor, weight: Tensor | None) -> ClassRows
     features = at_least_float32(features)
     weight = torch.ones_like(features[:, 0]) if weight is None else weight.to(features.dtype)
     return ClassRows(features, y, weight)
+
+
+def _mean_squares(rows: ClassRows) -> Tensor:
+    return (rows.features.square() * rows.weight.unsqueeze(-1)).sum(0) / rows.weight.sum()
 
 
 def _paired_noise(n_draws: int, like: Tensor) -> Tensor:
