@@ -4,11 +4,10 @@ import math
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
-from sampling import sample_diagonal
+from sampling import arguments, sample_diagonal
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import vmg
@@ -18,9 +17,7 @@ from vmg.likelihoods import GaussianLikelihood
 from vmg.math.linalg import NotPositiveDefiniteError
 from vmg.nn import MLP
 
-ROOT = Path(__file__).parents[2]
 needs_kernels = pytest.mark.skipif(not library.available(), reason="no compiled kernels, or VMG_NATIVE=0")
-NAMES = ["x", "M", "log_row_scale", "log_column_scale", "points", "log_noise", "log_point_noise"]
 # rows, inputs, outputs, pseudo-points; bias; zero mean: sizes around those of a vector and of a block, and of one
 LAYERS = [
     ((7, 9, 5, 4), True, False),
@@ -37,38 +34,10 @@ def without_kernels(monkeypatch):
     monkeypatch.setattr(library, "native", lambda *tensors: None)
 
 
-def arguments(sizes, batch_shape=(), bias=True, zero_mean=False, noise="layer", dtype=torch.float64, seed=0):
-    B, n_in, C, P = sizes
-    R = n_in + int(bias)
-    generator = torch.Generator().manual_seed(seed)
-
-    def normal(*shape):
-        return torch.randn(*batch_shape, *shape, generator=generator, dtype=dtype)
-
-    given = {
-        "x": normal(B, n_in),
-        "M": None if zero_mean else normal(R, C),
-        "log_row_scale": 0.3 * normal(R),
-        "log_column_scale": 0.3 * normal(C),
-        "points": normal(P, R + C) if P else None,
-        "log_noise": None,
-        "log_point_noise": None,
-    }
-    drawn = {"noise": normal(B, C), "point_noise": None}
-    if P and noise != "none":
-        drawn["point_noise"] = normal(P, R + C)
-        given["log_noise"] = 0.1 * normal(2 if noise == "layer" else R + C) - 1
-        given["log_point_noise"] = None if noise == "layer" else 0.1 * normal(P) - 1
-    for tensor in given.values():
-        if tensor is not None:
-            tensor.requires_grad_()
-    return given, drawn
-
-
 def draw_and_gradients(given, drawn, damping=1e-3):
     out = sample_diagonal(**given, **drawn, damping=damping)
     weight = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).sin().view_as(out)
-    asked = [given[name] for name in NAMES if given[name] is not None]
+    asked = [tensor for tensor in given.values() if tensor is not None]
     return [out.detach(), *torch.autograd.grad((weight * out).sum(), asked)]
 
 

@@ -7,6 +7,7 @@ from scipy import stats
 
 from vmg.math.evidence import (
     NoisePrior,
+    RowStatistics,
     condition,
     log_evidence,
     row_statistics,
@@ -84,7 +85,7 @@ def test_statistics_of_halves_add_up_to_those_of_the_whole(prior):
     weight = torch.rand(40, dtype=torch.float64)
     whole = condition(row_statistics(features, y, weight), precision, prior)
     halves = [row_statistics(features[part], y[part], weight[part]) for part in (slice(15), slice(15, None))]
-    updated = condition(halves[0].plus(halves[1]), precision, prior)
+    updated = condition(RowStatistics(*map(torch.add, *halves)), precision, prior)
     for name in ("root", "mean", "degrees", "scatter"):
         torch.testing.assert_close(getattr(whole, name), getattr(updated, name), rtol=1e-10, atol=1e-10)
 

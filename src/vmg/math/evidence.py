@@ -88,10 +88,6 @@ class RowStatistics(NamedTuple):
     square: Tensor  # yᵀωy, [..., C, C]
     n_rows: Tensor  # Σω, [...]
 
-    def plus(self, other: RowStatistics) -> RowStatistics:
-        """Statistics of both sets of rows."""
-        return RowStatistics(*(a + b for a, b in zip(self, other, strict=True)))
-
 
 def row_statistics(features: Tensor, y: Tensor, weight: Tensor | None = None) -> RowStatistics:
     """Sum over the rows of features [..., N, D] and targets y [..., N, C] with weights [..., N]."""
