@@ -46,9 +46,20 @@ class Likelihood(nn.Module, ABC):
         """The prior of Gaussian noise, for an output layer that is integrated out; None of classes."""
         raise TypeError(f"{type(self).__name__} has no output layer that can be integrated out")
 
+    def components(self, f: Tensor) -> tuple[Tensor, ...]:
+        """p(y | f) of each target as the centre, scale and degrees of freedom of a Student t, broadcastable to it.
+
+        Of classes, their probabilities alone; nothing where targets are not independent given f.
+        """
+        return ()
+
     def moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of p(y | f), one pair for each target; of classes, those of their indicators."""
-        raise NotImplementedError(f"{type(self).__name__} does not say what it expects of a target")
+        parts = self.components(f)
+        if not parts:
+            raise NotImplementedError(f"{type(self).__name__} does not say what it expects of a target")
+        mean, scale, df = parts
+        return mean, student_variance(scale, df)
 
 
 def is_positive(value: float | Tensor) -> bool:
@@ -100,6 +111,9 @@ class CategoricalLikelihood(Likelihood):
     def noise_prior(self) -> None:
         return None
 
+    def components(self, f: Tensor) -> tuple[Tensor, ...]:
+        return (torch.softmax(f, -1),)
+
     def moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
-        p = torch.softmax(f, -1)
+        (p,) = self.components(f)
         return p, p * (1 - p)

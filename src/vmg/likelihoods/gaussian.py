@@ -160,13 +160,8 @@ class GaussianLikelihood(ConjugateLikelihood):
         return 2 * q.concentration, (q.rate / q.concentration).sqrt()
 
     def components(self, f: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Centre, scale and degrees of freedom of p(y | f) for f [..., B, n_network_outputs], broadcastable."""
         df, scale = self.student()
         return f, scale.unsqueeze(-2), df.unsqueeze(-2)
-
-    def moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
-        mean, scale, df = self.components(f)
-        return mean, student_variance(scale, df)
 
     def is_untouched(self) -> bool:
         return self.conjugate and super().is_untouched()
@@ -187,18 +182,9 @@ class KnownNoiseLikelihood(Likelihood):
         require_outputs(f, y, f.shape[-1] if scale.numel() == 1 else scale.numel())
         return -0.5 * (((y - f) / scale).square() + LOG_2PI + 2 * scale.log()).sum(-1)
 
-    def student(self) -> tuple[Tensor, Tensor]:
-        """Infinite degrees of freedom, and the scale."""
-        scale = self.get_buffer("scale")
-        return torch.full_like(scale, math.inf), scale
-
     def components(self, f: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Centre, scale and degrees of freedom of p(y | f)."""
-        df, scale = self.student()
-        return f, scale, df
-
-    def moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
-        return f, self.get_buffer("scale").square()
+        scale = self.get_buffer("scale")
+        return f, scale, torch.full_like(scale, math.inf)
 
 
 class HeteroscedasticLikelihood(GaussianLikelihood):

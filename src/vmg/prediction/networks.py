@@ -5,15 +5,13 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vmg.likelihoods import CategoricalLikelihood, GaussianLikelihood, KnownNoiseLikelihood, Likelihood
-from vmg.likelihoods.base import student_variance
+from vmg.likelihoods import CategoricalLikelihood, Likelihood
 from vmg.math.linalg import at_least_float32
 from vmg.nn.bayesian import BayesianLinear, use_generator
 from vmg.nn.convert import to_plain
@@ -26,7 +24,7 @@ from vmg.objective import require_likelihood
 from vmg.prediction.classes import ClassPrediction
 from vmg.prediction.mixture import Prediction
 
-__all__ = ["FrozenDraws", "ModelPrediction", "Moments", "draw_functions", "freeze_draws", "predict", "sample_functions"]
+__all__ = ["FrozenModel", "ModelPrediction", "Moments", "draw_functions", "freeze_draws", "predict", "sample_functions"]
 
 NUMBERS_AT_ONCE = 2**19
 """Numbers of a layer's output, all samples together: more rows come in chunks, which fit into the processor's cache."""
@@ -96,9 +94,8 @@ class Moments(NamedTuple):
     epistemic_std: Tensor  # what more data would
 
 
-@dataclass
-class _Summary:
-    """Mean and variances of a mixture, and its components, one tuple of tensors for each draw.
+class _Mixture(NamedTuple):
+    """Mean and variances of a mixture of draws, and its components, one tuple of tensors for each draw.
 
     Of numbers a component is the centre, scale and degrees of freedom of a Student t, of classes their probabilities.
     """
@@ -109,8 +106,7 @@ class _Summary:
     components: list[tuple[Tensor, ...]]
 
     def moments(self) -> Moments:
-        total = (self.epistemic + self.noise).sqrt()
-        return Moments(self.mean, total, self.noise.sqrt(), self.epistemic.sqrt())
+        return Moments(self.mean, (self.epistemic + self.noise).sqrt(), self.noise.sqrt(), self.epistemic.sqrt())
 
 
 class ModelPrediction(Moments):
@@ -187,17 +183,14 @@ def predict(
             stacklevel=2,
         )
     whole = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], Mapping) else inputs
-    members = list(model) if isinstance(model, Sequence) else [model]
-    if not members:
-        raise ValueError("model must be at least one module; got none")
     parts = []
-    for member in members:
+    for member in _members(model):
         with evaluating(member):
             if isinstance(member, BayesianHead):
                 parts.append(_predict_head(member, list(split_rows(whole, batch_size)), n_samples))
             elif isinstance(member, Replicas):
                 f = torch.cat([call(member, rows) for rows in split_rows(whole, batch_size)], 1)
-                parts.append(_summarise(f, likelihood, keep=f.numel() <= DRAWS_KEPT))
+                parts.append(_mixture(f, likelihood, keep=f.numel() <= DRAWS_KEPT))
             else:
                 parts.append(_predict_draws(member, whole, likelihood, n_samples, batch_size))
     together = _combine(parts)
@@ -206,82 +199,96 @@ def predict(
     return prediction
 
 
+def _members(model: nn.Module | Sequence[nn.Module]) -> list[nn.Module]:
+    members: list[nn.Module] = list(model) if isinstance(model, Sequence) else [model]
+    if not members:
+        raise ValueError("model must be at least one module; got none")
+    return members
+
+
 def _predict_draws(
     model: nn.Module, whole: Any, likelihood: Likelihood | None, n_samples: int, batch_size: int
-) -> _Summary:
-    summary: _Summary | None = None
+) -> _Mixture:
+    """The mixture of all draws, whose memory does not grow with their number where they are too large to be kept."""
+    mixture: _Mixture | None = None
     for number in range(n_samples):
         with fixed_draw(model):
             f = torch.cat([call(model, rows) for rows in split_rows(whole, batch_size)]).unsqueeze(0)
-        one = _summarise(f, likelihood, keep=n_samples * f.numel() <= DRAWS_KEPT)
-        summary = one if summary is None else _combine([summary, one], [number, 1])
-    assert summary is not None
-    return summary
+        one = _mixture(f, likelihood, keep=n_samples * f.numel() <= DRAWS_KEPT)
+        mixture = one if mixture is None else _combine([mixture, one], [number, 1])
+    assert mixture is not None
+    return mixture
 
 
-def _predict_head(head: BayesianHead, batches: Sequence[Any], n_samples: int) -> _Summary:
-    if not isinstance(head.output, GaussianOutput):
+def _predict_head(head: BayesianHead, batches: Sequence[Any], n_samples: int) -> _Mixture:
+    output = head.output
+    if not isinstance(output, GaussianOutput):
         drawn = torch.cat([head.sample_probabilities(rows, n_samples) for rows in batches], 1)
-        return _summarise(drawn.log(), CategoricalLikelihood(), keep=drawn.numel() <= DRAWS_KEPT)
-    mean, variance, noise = head.output.functions(torch.cat([head.design(rows) for rows in batches]).double())
-    degrees = head.output.posterior().t_degrees
-    tail, noise = student_variance(torch.ones_like(degrees), degrees), noise.expand_as(mean)
-    return _Summary(mean, tail * noise, tail * variance, [(mean, (noise + variance).sqrt(), degrees)])
+        return _mixture(drawn.log(), CategoricalLikelihood(), keep=drawn.numel() <= DRAWS_KEPT)
+    mean, variance, noise = output.functions(torch.cat([head.design(rows) for rows in batches]).double())
+    tails, noise = output.tails(), noise.expand_as(mean)
+    component = mean, (noise + variance).sqrt(), output.posterior().t_degrees
+    return _Mixture(mean, tails * noise, tails * variance, [component])
 
 
-def _summarise(f: Tensor, likelihood: Likelihood | None, *, keep: bool = False) -> _Summary:
+def _mixture(f: Tensor, likelihood: Likelihood | None, *, keep: bool = False) -> _Mixture:
     """The mixture of functions [S, N, ...]: their disagreement is epistemic."""
     f = at_least_float32(f)
     centre, noise = (f, torch.zeros_like(f)) if likelihood is None else likelihood.moments(f)
-    components: list[tuple[Tensor, ...]] = []
-    if keep and isinstance(likelihood, CategoricalLikelihood):
-        components = [(p,) for p in centre]
-    elif keep and isinstance(likelihood, GaussianLikelihood | KnownNoiseLikelihood):
-        loc, scale, df = likelihood.components(f)
-        components = list(zip(loc, scale.expand_as(loc), df.expand_as(loc), strict=True))
+    parts = likelihood.components(f) if keep and likelihood is not None else ()
+    components = list(zip(*(part.expand_as(centre) for part in parts), strict=True))
     mean = centre.mean(0)
-    return _Summary(mean, noise.expand_as(centre).mean(0), (centre - mean).square().mean(0), components)
+    return _Mixture(mean, noise.expand_as(centre).mean(0), (centre - mean).square().mean(0), components)
 
 
-def _combine(parts: Sequence[_Summary], counts: Sequence[int] | None = None) -> _Summary:
+def _combine(parts: Sequence[_Mixture], counts: Sequence[int] | None = None) -> _Mixture:
     """The mixture of all parts: equally weighted, or by the number of draws in each."""
     if len(parts) == 1:
         return parts[0]
     shares = parts[0].mean.new_tensor([1] * len(parts) if counts is None else counts)
+    means, noise, epistemic = (torch.stack(each) for each in list(zip(*parts, strict=True))[:3])
 
-    def average(values: Sequence[Tensor] | Tensor) -> Tensor:
-        stacked = values if isinstance(values, Tensor) else torch.stack([*values])
-        return torch.tensordot(shares / shares.sum(), stacked, 1)
+    def average(values: Tensor) -> Tensor:
+        return torch.tensordot(shares / shares.sum(), values, 1)
 
-    means = torch.stack([part.mean for part in parts])
     mean = average(means)
-    epistemic = average([part.epistemic for part in parts]) + average((means - mean).square())
     lists = [part.components for part in parts]
     if counts is None and all(lists):  # as many of each, evenly chosen from those with fewer
         n = max(map(len, lists))
         lists = [[own[k * len(own) // n] for k in range(n)] for own in lists]
     together = [one for own in lists for one in own] if all(lists) else []
-    return _Summary(mean, average([part.noise for part in parts]), epistemic, together)
+    return _Mixture(mean, average(noise), average(epistemic + (means - mean).square()), together)
 
 
 # -- export ----------------------------------------------------------------------------------------------------------
 
 
-class FrozenDraws(nn.Module):
-    """Several functions from a posterior as plain networks, and what they predict together: :func:`freeze_draws`."""
+class FrozenModel(nn.Module):
+    """Members without randomness, which count alike, and what they predict together: :func:`freeze_draws`."""
+
+    def __init__(self, members: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+
+    def forward(self, *inputs: Any, **keywords: Any) -> Moments:
+        """Mean, total, aleatoric and epistemic standard deviation."""
+        return _combine([member(*inputs, **keywords) for member in self.members]).moments()
+
+
+class _FrozenFunctions(nn.Module):
+    """Several functions as plain networks."""
 
     def __init__(self, functions: Sequence[nn.Module], likelihood: Likelihood | None) -> None:
         super().__init__()
         self.functions = nn.ModuleList(functions)
         self.likelihood = likelihood
 
-    def forward(self, *inputs: Any, **keywords: Any) -> Moments:
-        """Mean, total, aleatoric and epistemic standard deviation."""
-        drawn = torch.stack([output_tensor(function(*inputs, **keywords)) for function in self.functions])
-        return _summarise(drawn, self.likelihood).moments()
+    def forward(self, *inputs: Any, **keywords: Any) -> _Mixture:
+        drawn = [output_tensor(function(*inputs, **keywords)) for function in self.functions]
+        return _mixture(torch.stack(drawn), self.likelihood)
 
 
-class FrozenHead(nn.Module):
+class _FrozenHead(nn.Module):
     """A head as a plain network: closed forms of Gaussian noise, draws of the output weights of classes."""
 
     mean: Tensor
@@ -292,61 +299,47 @@ class FrozenHead(nn.Module):
     def __init__(self, head: BayesianHead, n_samples: int) -> None:
         super().__init__()
         output = head.output
-        self.features, self.bias = to_plain(head.features).requires_grad_(False), head.bias
+        self.features, self.bias = to_plain(head.features), head.bias
         self.is_classifier = not isinstance(output, GaussianOutput)
         if isinstance(output, GaussianOutput):
             posterior = output.posterior()
-            noise = student_variance(posterior.noise_variance.sqrt(), posterior.t_degrees.unsqueeze(-1))
             self.register_buffer("mean", posterior.mean)  # [..., D, C]
             self.register_buffer("root", posterior.weight_noise(torch.eye(output.gram.shape[-1]).to(output.gram)))
-            self.register_buffer("noise", noise.unsqueeze(-2))  # [..., 1, C]
+            self.register_buffer("noise", posterior.noise_variance.unsqueeze(-2) * output.tails())  # [..., 1, C]
         else:
             self.register_buffer("weights", output.sample_weights(n_samples))  # [S, D, K]
 
-    def forward(self, *inputs: Any, **keywords: Any) -> Moments:
-        """Mean, total, aleatoric and epistemic standard deviation."""
+    def forward(self, *inputs: Any, **keywords: Any) -> _Mixture:
         phi = output_tensor(self.features(*inputs, **keywords)).double()
         if self.bias:
             phi = torch.cat([phi, torch.ones_like(phi[..., :1])], -1)
         if self.is_classifier:
-            return _summarise(phi @ self.weights, CategoricalLikelihood()).moments()
+            return _mixture(phi @ self.weights, CategoricalLikelihood())
         mean = phi @ self.mean
         relative = (phi @ self.root).square().sum(-1, keepdim=True)
-        return _Summary(mean, self.noise.expand_as(mean), relative * self.noise, []).moments()
-
-
-class FrozenEnsemble(nn.Module):
-    """Several frozen models as one, whose members count alike."""
-
-    def __init__(self, members: Sequence[nn.Module]) -> None:
-        super().__init__()
-        self.members = nn.ModuleList(members)
-
-    def forward(self, *inputs: Any, **keywords: Any) -> Moments:
-        """Mean, total, aleatoric and epistemic standard deviation."""
-        each = [member(*inputs, **keywords) for member in self.members]
-        parts = [_Summary(one.mean, one.aleatoric_std.square(), one.epistemic_std.square(), []) for one in each]
-        return _combine(parts).moments()
+        return _Mixture(mean, self.noise.expand_as(mean), relative * self.noise, [])
 
 
 @torch.no_grad()
 def freeze_draws(
     model: nn.Module | Sequence[nn.Module], n_samples: int = 20, likelihood: Likelihood | None = None
-) -> nn.Module:
+) -> FrozenModel:
     """A module that predicts as :func:`predict` does, from draws made now: no randomness, nothing Bayesian inside.
 
     It is made of plain modules of PyTorch, in eval mode, so one graph with mean and standard deviations can be exported
     from it. It takes whatever :func:`predict` takes. Of a model with Bayesian layers it holds ``n_samples`` copies, of
     a head of classes as many draws of the output weights; a head with Gaussian noise needs none.
     """
-    if isinstance(model, Sequence):
-        return FrozenEnsemble([freeze_draws(member, n_samples, likelihood) for member in model]).eval()
+    members = [_frozen(member, n_samples, likelihood) for member in _members(model)]
+    return FrozenModel(members).eval().requires_grad_(False)
+
+
+def _frozen(model: nn.Module, n_samples: int, likelihood: Likelihood | None) -> nn.Module:
     if isinstance(model, BayesianHead):
-        return FrozenHead(model, n_samples).eval()
+        return _FrozenHead(model, n_samples)
     if isinstance(model, Replicas):
-        return FrozenDraws(model.members(), copy.deepcopy(likelihood)).eval().requires_grad_(False)
-    functions = []
-    with fixed_draw(model, n_samples) as draws:
-        for _ in draws:
-            functions.append(to_plain(model).requires_grad_(False))
-    return FrozenDraws(functions, copy.deepcopy(likelihood)).eval()
+        functions = model.members()
+    else:
+        with fixed_draw(model, n_samples) as draws:
+            functions = [to_plain(model) for _ in draws]
+    return _FrozenFunctions(functions, copy.deepcopy(likelihood))

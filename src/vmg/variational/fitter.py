@@ -117,9 +117,8 @@ def predictions(likelihood: Any, functions: Tensor, n_sets: int = 1) -> list[Any
     """
     kind: Callable[..., Any] = partial(Prediction, squeeze=False)
     if isinstance(likelihood, CategoricalLikelihood):
-        kind, parts = partial(ClassPrediction, classes=np.arange(functions.shape[-1])), (torch.softmax(functions, -1),)
-    else:  # centre, scale and degrees of freedom, of which N and C may be 1
-        parts = likelihood.components(functions)
+        kind = partial(ClassPrediction, classes=np.arange(functions.shape[-1]))
+    parts = likelihood.components(functions)  # of which N and C may be 1
     whole = (part.double().expand(*functions.shape[:2], *part.shape[-2:]) for part in parts)
     each = zip(*(part.chunk(n_sets, 1) for part in whole), strict=True)
     return [kind(*(part.flatten(0, 1).numpy() for part in own)) for own in each]
