@@ -11,7 +11,7 @@ CASES = {
     "negative-binomial": (NegativeBinomial(3.0, 60.0), np.array([0.4]), np.array([0.0, 1.0, 4.0, 17.0])),
     "beta": (Beta(0.3), np.array([1.6]), np.array([0.02, 0.3, 0.6, 0.97])),
     "binomial": (Binomial(-0.4, 6), np.zeros(0), np.array([[0.0, 3.0], [2.0, 2.0], [3.0, 9.0], [1.0, 6.0]])),
-    "ordinal": (ORDINAL, ORDINAL.initial_theta(), np.array([0.0, 1.0, 2.0, 3.0])),
+    "ordinal": (ORDINAL, np.array(ORDINAL.start), np.array([0.0, 1.0, 2.0, 3.0])),
     "censored": (
         Censored(2.0, 3.0),
         np.array([-0.4]),

@@ -41,7 +41,7 @@ def test_columns_impossible_targets_and_everything(prediction):
 @pytest.mark.parametrize("scale", [0.9, 1.1, 3.0, 10.0, 50.0, 1e3])
 def test_a_vague_function_is_averaged_over_all_that_it_may_be(likelihood, scale):
     """Between two values of f that are far apart a likelihood goes from one end to the other."""
-    theta, z = likelihood.initial_theta(), np.linspace(-9, 9, 40_001)
+    theta, z = np.array(likelihood.start), np.linspace(-9, 9, 40_001)
     loc, weight = np.array([0.4 * scale, 0.0, 0.2]), np.exp(-0.5 * z**2) / np.exp(-0.5 * z**2).sum()
     scales = np.array([scale, scale, 0.3])
     prediction = GLMPrediction(loc, scales, likelihood, theta, lambda: np.diag(scales)[..., None])

@@ -237,7 +237,7 @@ def _decode_members(tensors: Tensors, document: Document) -> Members:
 
 
 def _encode_likelihood(likelihood: ScalarLikelihood) -> tuple[Tensors, Document]:
-    return {}, {"name": likelihood.name, "constants": likelihood.to_document()}
+    return {}, {"name": likelihood.name, "constants": asdict(likelihood)}
 
 
 def _decode_likelihood(tensors: Tensors, document: Document) -> ScalarLikelihood:

@@ -112,7 +112,7 @@ class ScalarMembers(OptimisedMembers):
     def __init__(self, *sizes: Any, likelihood: ScalarLikelihood, **more: Any) -> None:
         super().__init__(*sizes, **more)
         self.likelihood = likelihood
-        start = torch.as_tensor(likelihood.initial_theta(), dtype=torch.float32)
+        start = torch.tensor(likelihood.start, dtype=torch.float32)
         self.theta = nn.Parameter(start.expand(self.features.n_members, -1).clone())
 
     @property
@@ -174,7 +174,7 @@ class ScalarEnsemble(FunctionEnsemble[ScalarMembers]):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_shapes(self.members.weight_shapes(), vars(self))
-        require_shapes({"theta": (self.members.likelihood.n_parameters,)}, vars(self.calibration))
+        require_shapes({"theta": (len(self.members.likelihood.start),)}, vars(self.calibration))
 
     @property
     def _output_weights(self) -> tuple[Tensor, Tensor]:

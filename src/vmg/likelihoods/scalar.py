@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar
 
@@ -79,6 +79,8 @@ class ScalarLikelihood(NamedLikelihood, ABC):
     discrete: ClassVar[bool] = False
     positive: ClassVar[tuple[str, ...]] = ()  # fields that must be above zero
     support: ClassVar[tuple[float, float]] = (0.0, np.inf)
+    start: ClassVar[tuple[float, ...]] = (0.0,)  # θ [P] to begin training with
+    example: ClassVar[Any] = 0.0  # a possible target, as log_prob takes it
 
     @property
     def highest(self) -> float:
@@ -89,15 +91,6 @@ class ScalarLikelihood(NamedLikelihood, ABC):
     @abstractmethod
     def for_targets(cls, y: Array, weight: Array | None) -> ScalarLikelihood:
         """The likelihood for targets with weights [N], in their own units."""
-
-    @property
-    def n_parameters(self) -> int:
-        """P, the length of θ."""
-        return len(self.initial_theta())
-
-    def initial_theta(self) -> Array:
-        """θ [P] to begin training with."""
-        return np.zeros(1)
 
     @abstractmethod
     def log_prob(self, f: Tensor, y: Tensor, theta: Tensor) -> Tensor:
@@ -111,17 +104,24 @@ class ScalarLikelihood(NamedLikelihood, ABC):
     def mean(self, f: Array, theta: Array) -> Array:
         """E[y | f]."""
 
-    @abstractmethod
+    def distribution(self, f: Array, theta: Array) -> tuple[Any, ...]:
+        """SciPy's distribution of the target's :meth:`index`, and its parameters; a subclass may do without."""
+        raise NotImplementedError
+
     def variance(self, f: Array, theta: Array) -> Array:
         """Var[y | f]."""
+        kind, *parameters = self.distribution(f, theta)
+        return kind.var(*parameters)
 
-    @abstractmethod
     def cdf(self, index: Array, f: Array, theta: Array) -> Array:
         """P(target's index <= index | f); see :meth:`index`."""
+        kind, *parameters = self.distribution(f, theta)
+        return kind.cdf(index, *parameters)
 
-    @abstractmethod
     def sample(self, f: Array, theta: Array, rng: np.random.Generator) -> Array:
         """The index of a draw of y for each f."""
+        kind, *parameters = self.distribution(f, theta)
+        return kind.rvs(*parameters, size=np.shape(f), random_state=rng).astype(np.float64)
 
     def index(self, y: Array) -> Array:
         """The index of y: y itself if continuous, else the whole number of the largest possible target up to y."""
@@ -138,17 +138,9 @@ class ScalarLikelihood(NamedLikelihood, ABC):
         inside = (values >= 0) & (values == np.floor(values)) if self.discrete else (values > low) & (values < high)
         return np.where(inside & np.isfinite(values), values, np.nan)
 
-    def example(self) -> Array:
-        """A possible target, as :meth:`log_prob` takes it."""
-        return np.asarray(0.0 if self.discrete else 0.5)
-
-    def to_document(self) -> dict[str, Any]:
-        """The numbers that the likelihood was made with, by the names of its fields; lists for several."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
-
     @classmethod
     def from_document(cls, name: str, document: Mapping[str, Any]) -> ScalarLikelihood:
-        """The likelihood with these numbers, checked; ``name`` is that of its place in a file."""
+        """The likelihood with these fields, checked; ``name`` is that of its place in a file."""
         values = {key: tuple(value) if isinstance(value, list) else value for key, value in document.items()}
         for key, value in values.items():
             numbers = value if isinstance(value, tuple) else (value,)

@@ -127,7 +127,7 @@ class GLMPrediction(NumberPrediction):
     def _log_prob(self, y: Array) -> Array:
         target = self.likelihood.targets(y if y.shape[1] == 2 else y[:, 0])
         possible = np.asarray(~np.isnan(target.reshape(self.n_rows, -1)).any(-1))
-        safe = np.where(possible if target.ndim == 1 else possible[:, None], target, self.likelihood.example())
+        safe = np.where(possible if target.ndim == 1 else possible[:, None], target, self.likelihood.example)
         f, weights = self._rule
         log_prob = self.likelihood.log_prob(*(torch.as_tensor(part) for part in (f, safe, self.theta))).numpy()
         return np.where(possible, special.logsumexp(log_prob, axis=0, b=weights), -np.inf)
