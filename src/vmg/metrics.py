@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
+from scipy import stats
 
 Floats = npt.NDArray[np.float64]
 
@@ -14,8 +14,6 @@ __all__ = [
     "calibration_curve",
     "confidence_bins",
     "crps_from_samples",
-    "debiased_calibration_error",
-    "energy_score",
     "error_rate",
     "expected_calibration_error",
     "interval_coverage",
@@ -68,69 +66,38 @@ def interval_score(y: npt.ArrayLike, interval: npt.ArrayLike, coverage: float) -
 def crps_from_samples(samples: npt.ArrayLike, y: npt.ArrayLike) -> float:
     """Mean continuous ranked probability score of samples [S, N] as distributions; lower is better.
 
-    CRPS = 1/S Σ_i |s_i − y| − 1/(2S²) Σ_ij |s_i − s_j|; over sorted samples the double sum is
-    2 Σ_i (2i − S − 1) s_(i). This scores the samples as they are, it is not the "fair" estimate (with
-    S(S − 1) for S²) for the distribution they were drawn from.
+    CRPS = 1/S Σ_i |s_i − y| − 1/(2S²) Σ_ij |s_i − s_j|. This scores the samples as they are, it is not the "fair"
+    estimate (with S(S − 1) for S²) for the distribution they were drawn from.
     """
     y = _array(y, "y", "n_data")
-    samples = _array(samples, "samples", "n_samples", len(y))
-    errors = np.sort(samples - y, axis=0)  # [S, N]; differences between samples do not feel the shift by y
+    return float(np.mean(row_crps(_array(samples, "samples", "n_samples", len(y)), y)))
+
+
+def row_crps(samples: Floats, y: Floats) -> Floats:
+    """The CRPS of samples [S, ...] at each y [...]; over sorted ones the double sum is 2 Σ_i (2i − S − 1) s_(i)."""
+    errors = np.sort(samples - y, axis=0)  # differences between samples do not feel the shift by y
     n_samples = len(errors)
     weights = 2 * np.arange(1, n_samples + 1) - n_samples - 1
-    spread = weights @ errors / n_samples**2
-    return float(np.mean(np.mean(np.abs(errors), axis=0) - spread))
-
-
-def energy_score(samples: npt.ArrayLike, y: npt.ArrayLike) -> float:
-    """Mean energy score of samples [S, N, C] as distributions of vectors y [N, C]; lower is better.
-
-    ES = 1/S Σ_i ‖s_i − y‖ − 1/(2S²) Σ_ij ‖s_i − s_j‖, the CRPS where C is 1. It sees how outputs go together, which
-    scores of one output at a time do not.
-    """
-    y = _array(y, "y", "n_data", "n_outputs")
-    samples = _array(samples, "samples", "n_samples", *y.shape)
-    error = np.linalg.norm(samples - y, axis=-1).mean(0)  # [N]
-    spread = sum(np.linalg.norm(samples - sample, axis=-1).mean(0) for sample in samples) / (2 * len(samples))
-    return float(np.mean(error - spread))
+    spread: Floats = np.tensordot(weights, errors, 1) / n_samples**2
+    distance: Floats = np.abs(errors).mean(0)
+    return distance - spread
 
 
 def calibration_curve(cdf_values: npt.ArrayLike, levels: npt.ArrayLike) -> Floats:
     """Share of targets whose predictive cdf (the PIT) is at most each level: the levels themselves when calibrated."""
-    cdf_values, levels = (
-        _within_unit(_array(part, name, "n_data"), name)
-        for part, name in ((cdf_values, "cdf_values"), (levels, "levels"))
-    )
+    cdf_values = _array(cdf_values, "cdf_values", "n_data", shares=True)
+    levels = _array(levels, "levels", "n_data", shares=True)
     return np.searchsorted(np.sort(cdf_values), levels, side="right") / len(cdf_values)
 
 
 def expected_calibration_error(probs: npt.ArrayLike, labels: npt.ArrayLike, n_bins: int = 15) -> float:
     """Σ_b (n_b/N) |accuracy_b − confidence_b| over bins of equal width in the largest probability."""
-    n, accuracy, confidence = _bins(probs, labels, n_bins)
-    return float(n @ np.abs(accuracy - confidence) / n.sum())
-
-
-def debiased_calibration_error(probs: npt.ArrayLike, labels: npt.ArrayLike, n_bins: int = 15) -> float:
-    """Root of Σ_b (n_b/N) [(accuracy_b − confidence_b)² − accuracy_b (1 − accuracy_b)/(n_b − 1)], at least zero.
-
-    The last term is what chance alone adds to the squared gap of a bin (Kumar, Liang & Ma 2019). Without it, few rows
-    or many bins make a calibrated model look uncalibrated. Bins of one row are left out.
-    """
-    n, accuracy, confidence = _bins(probs, labels, n_bins, least=2)
-    squares = (accuracy - confidence) ** 2 - accuracy * (1 - accuracy) / (n - 1)
-    return float(np.sqrt(max(squares @ n / max(n.sum(), 1), 0.0)))
-
-
-def _bins(probs: npt.ArrayLike, labels: npt.ArrayLike, n_bins: int, least: int = 1) -> tuple[Floats, Floats, Floats]:
-    """Rows, accuracy and mean largest probability of the bins that have ``least`` rows or more."""
     probs, labels = _classification(probs, labels)
     if n_bins < 1:
         raise ValueError(f"n_bins must be at least 1; got {n_bins}")
     confidence, correct = probs.max(axis=1), probs.argmax(axis=1) == labels
-    bins = confidence_bins(confidence, n_bins)
-    n = np.bincount(bins, minlength=n_bins)
-    kept = n >= least
-    accuracy, mean = (np.bincount(bins, part, n_bins)[kept] / n[kept] for part in (correct, confidence))
-    return n[kept].astype(np.float64), accuracy, mean
+    gaps = np.bincount(confidence_bins(confidence, n_bins), correct - confidence)
+    return float(np.abs(gaps).sum() / len(labels))
 
 
 def confidence_bins(confidence: Floats, n_bins: int) -> npt.NDArray[np.int64]:
@@ -167,11 +134,10 @@ def rejection_curve(uncertainty: npt.ArrayLike, correct: npt.ArrayLike) -> tuple
 
 def auroc(scores_negative: npt.ArrayLike, scores_positive: npt.ArrayLike) -> float:
     """Probability that a positive (out-of-distribution) score exceeds a negative one, ties counting half."""
-    negative = np.sort(_array(scores_negative, "scores_negative", "n_data"))
+    negative = _array(scores_negative, "scores_negative", "n_data")
     positive = _array(scores_positive, "scores_positive", "n_data")
-    below = np.searchsorted(negative, positive, side="left")
-    not_above = np.searchsorted(negative, positive, side="right")
-    return float(np.mean(below + not_above) / (2 * len(negative)))
+    pairs = stats.mannwhitneyu(positive, negative, method="asymptotic").statistic
+    return float(pairs / (len(positive) * len(negative)))
 
 
 def number_scores(y: Floats, mean: Floats, log_prob: Floats, interval: Floats, crps: Floats) -> dict[str, float]:
@@ -224,24 +190,22 @@ def base_rate_scores(
 
 def normal_scores(y: Floats, mean: Floats, std: Floats, coverage: float) -> tuple[Floats, Floats, Floats]:
     """Log density and CRPS of each target under its own normal distribution, and central intervals [N, 2]."""
-    z, reach = (y - mean) / std, std * special.ndtri((1 + coverage) / 2)
-    density = np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
-    crps = std * (z * (2 * special.ndtr(z) - 1) + 2 * density - 1 / np.sqrt(np.pi))
-    log_prob = -0.5 * z**2 - np.log(std) - 0.5 * np.log(2 * np.pi)
-    return log_prob, crps, np.column_stack([mean - reach, mean + reach])
+    z, normal = (y - mean) / std, stats.norm(mean, std)
+    crps = std * (z * (2 * normal.cdf(y) - 1) + 2 * std * normal.pdf(y) - 1 / np.sqrt(np.pi))
+    return normal.logpdf(y), crps, np.column_stack(normal.interval(coverage))
 
 
-def _array(values: npt.ArrayLike, name: str, *shape: int | str, finite: bool = True) -> Floats:
-    """Numbers of a shape, in which a dimension of any size has a name."""
+def _array(values: npt.ArrayLike, name: str, *shape: int | str, finite: bool = True, shares: bool = False) -> Floats:
+    """Numbers of a shape, in which a dimension of any size has a name; ``shares`` are from 0 to 1."""
     array = np.asarray(values, dtype=np.float64)
-    fits = array.ndim == len(shape) and all(
-        isinstance(n, str) or n == m for n, m in zip(shape, array.shape, strict=True)
-    )
-    if not fits or array.size == 0:
+    expected = [m if isinstance(n, str) else n for n, m in zip(shape, array.shape, strict=False)]
+    if array.ndim != len(shape) or array.shape != tuple(expected) or array.size == 0:
         form = ", ".join(map(str, shape))
         raise ValueError(f"{name} must have shape ({form}) and not be empty; got shape {array.shape}")
     if np.isnan(array).any() or (finite and np.isinf(array).any()):
         raise ValueError(f"{name} must not hold NaN{' or infinity' if finite else ''}")
+    if shares and (array.min() < 0 or array.max() > 1):
+        raise ValueError(f"{name} must be from 0 to 1; got values from {array.min():g} to {array.max():g}")
     return array
 
 
@@ -255,19 +219,13 @@ def _interval(interval: npt.ArrayLike, length: int | str = "n_data") -> tuple[Fl
 
 
 def _classification(probs: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[Floats, npt.NDArray[np.int64]]:
-    probs = _within_unit(_array(probs, "probs", "n_data", "n_classes"), "probs")
+    probs = _array(probs, "probs", "n_data", "n_classes", shares=True)
     totals = probs.sum(axis=1)
     # Softmax in float32 over many classes misses 1 by less than this; logits or counts by far more.
     if not np.allclose(totals, 1, rtol=0, atol=1e-3):
         raise ValueError(f"each row of probs must sum to 1; got sums from {totals.min():g} to {totals.max():g}")
     given = _array(labels, "labels", len(probs))
     return probs, _among(given, range(probs.shape[1]), "labels").astype(np.int64)
-
-
-def _within_unit(values: Floats, name: str) -> Floats:
-    if values.min() < 0 or values.max() > 1:
-        raise ValueError(f"{name} must be from 0 to 1; got values from {values.min():g} to {values.max():g}")
-    return values
 
 
 def _among(values: Floats, allowed: range, name: str) -> Floats:

@@ -301,7 +301,7 @@ class NumberPrediction(ABC):
 
     def crps(self, y: ArrayLike) -> Array:
         """Continuous ranked probability score of each row and output, ∫ (P(target <= t) − 1{t >= y})² dt."""
-        return self._shaped(integrated_score(self._cdf, self._score_knots(), self._as_rows(y)))
+        return self.measured_crps(y, -np.inf, np.inf)
 
     def measured_crps(self, y: ArrayLike, low: float, high: float) -> Array:
         """The CRPS of what is measured of a target: ``low`` or ``high`` where the target itself lies beyond."""
@@ -325,27 +325,15 @@ class NumberPrediction(ABC):
 
     # -- under the names of SciPy's distributions ---------------------------------------------------------------------
 
-    def logpdf(self, y: ArrayLike) -> Array:
-        """:meth:`log_prob`."""
-        return self.log_prob(y)
+    logpdf, ppf = log_prob, quantile
 
     def pdf(self, y: ArrayLike) -> Array:
         """The density of each row at y [N], all outputs together; of a value that has a probability, that."""
         return np.exp(self.log_prob(y))
 
-    def ppf(self, q: ArrayLike) -> Array:
-        """:meth:`quantile`."""
-        return self.quantile(q)
-
     def rvs(self, size: int = 1, random_state: Seed = None) -> Array:
         """:meth:`sample`."""
         return self.sample(size, random_state)
-
-    def to_skpro(self) -> Any:
-        """The distribution of one output as skpro has it, where skpro is installed."""
-        from vmg.prediction.skpro_distribution import PredictedDistribution
-
-        return PredictedDistribution(self)
 
 
 def integrated_score(cdf: Callable[[Array], Array], knots: Array, y: Array) -> Array:

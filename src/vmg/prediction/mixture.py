@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from vmg.math.distributions import (
     student_quantile,
     student_variance,
 )
+from vmg.metrics import row_crps
 from vmg.prediction.base import (
     SCORE_LEVELS,
     Array,
@@ -143,9 +143,7 @@ class Prediction(NumberPrediction):
             rows = slice(start, start + SCORE_ROWS)
             scale, means_here = (a if a.shape[-2] == 1 else a[..., rows, :] for a in (self.scale, means))
             points = self.loc[:, rows] + scale * means_here
-            points = np.sort(points.reshape(-1, *points.shape[-2:]), axis=0)
-            rank = (2 * np.arange(len(points)) + 1 - len(points))[:, None, None] / len(points) ** 2
-            score[rows] = np.abs(points - target[rows]).mean(0) - (rank * points).sum(0)
+            score[rows] = row_crps(points.reshape(-1, *points.shape[-2:]), target[rows])
         return self._shaped(score)
 
     def _draw(self, n_samples: int, functions: Generator, noise: Generator | None) -> Array:
@@ -335,19 +333,16 @@ class MixturePrediction(WrappedPrediction):
         log_prob[self.rows] = special.logsumexp(each.reshape(self.weights.shape), axis=1, b=self.weights)
         return log_prob
 
-    def _mixed(self, read: Callable[[NumberPrediction, Array], Array], y: Array) -> Array:
-        mixed = read(self.parts, self._repeated(y[..., self.rows, :]))
-        return self._stitched(read(self.base, y), self._average(mixed))
-
     def _mixed_cdf(self, y: Array) -> Array:
         """P(target <= y) of the mixtures alone, at y [..., G, C]."""
         return self._average(self.parts._cdf(self._repeated(y)))
 
     def _cdf(self, y: Array) -> Array:
-        return self._mixed(lambda prediction, at: prediction._cdf(at), y)
+        return self._stitched(self.base._cdf(y), self._mixed_cdf(y[..., self.rows, :]))
 
     def _atom(self, y: Array) -> Array:
-        return self._mixed(lambda prediction, at: prediction._atom(at), y)
+        mixed = self._average(self.parts._atom(self._repeated(y[..., self.rows, :])))
+        return self._stitched(self.base._atom(y), mixed)
 
     def _quantile(self, tail: Array, *, upper: bool = False) -> Array:
         whole = self.base._quantile(tail, upper=upper)
