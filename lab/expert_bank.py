@@ -120,11 +120,11 @@ def bank(name: str, rows: Rows, seed: int, file: Path) -> None:
 
     trained = train_ensemble(RegressionMembers, x, y[:, None], None, size=size, seed=seed)
     members, soft, design = trained.members, trained.rows.x, trained.rows.design
-    members.condition_on(soft, y[:, None], None)
+    members.update(soft, y[:, None], None)
     posterior = members.head.posterior()
     functions = AnchoredFunctions(members.features, posterior.mean, posterior.root)
-    (folds,), (regions,) = held_out_functions(trained)
-    member_noise = trained.held.said.noise
+    (folds,), (regions,) = held_out_functions(trained.held)
+    member_noise = trained.held.said.parameters
     done("networks")
     factor = InputRange.of(soft).extrapolation_factor(x_new)
     means, relative = functions(x_new)
@@ -150,8 +150,8 @@ def bank(name: str, rows: Rows, seed: int, file: Path) -> None:
         )
 
     rng = np.random.default_rng(seed)
-    keep("gp", fit_gaussian_process(soft, y, None, held_out, design.first, rng, checked_x))
-    keep("trees", grow_trees(soft, y, None, held_out, checked_x))
+    keep("gp", fit_gaussian_process(soft, y, trained.rows.weight, held_out, design.first, rng, checked_x))
+    keep("trees", grow_trees(soft, y, trained.rows.weight, held_out, checked_x))
     file.write_bytes(pickle.dumps(kept))
     errors = {k: round(float(np.sqrt(np.mean((y_new - f.loc) ** 2))), 3) for k, f in kept["new"].items()}
     print(name, x.shape, seed, errors, {k: round(v, 2) for k, v in kept["seconds"].items()}, flush=True)

@@ -10,9 +10,9 @@ import torch
 import vmg
 from vmg import TableRegressor
 from vmg.cli.app import run
-from vmg.fit.design import TrainingPlan
+from vmg.fit.design import FitRows, TrainingPlan
 from vmg.fit.gaussian import RegressionMembers
-from vmg.fit.trainer import FitRows, MemberRun
+from vmg.fit.trainer import MemberRun
 from vmg.fused import library
 from vmg.likelihoods import CategoricalLikelihood
 from vmg.nn import MatrixGaussianLinear

@@ -8,11 +8,11 @@ from vmg.fit.calibration import (
     FEWEST_DEGREES,
     HeldOut,
     HeldOutPredictions,
+    MemberPredictions,
     calibrate,
     calibrate_classes,
 )
-from vmg.fit.classes import MemberLogits
-from vmg.fit.design import Design, Group
+from vmg.fit.design import Design, FitRows, Group
 from vmg.fit.gaussian import inflate
 
 
@@ -122,7 +122,8 @@ def test_factors_of_logits_are_where_no_other_factors_are_better(too_large):
     x, everyone = np.zeros((401, 2)), np.ones(401, dtype=bool)
     design = Design((Group(np.arange(2), np.arange(401) < 400, region=False),), 2, everyone)
     loc = too_large * np.stack([logits, logits + 0.1 * rng.normal(size=logits.shape)])
-    rows = HeldOutPredictions.of(MemberLogits(loc, np.full((2, 400), 0.2)), design, x, np.arange(400))
+    said = MemberPredictions(loc, np.full((2, 400), 0.2), np.zeros((2, 0)))
+    rows = FitRows(x, np.append(y, 0), np.ones(401), design, rng, None)
 
     def loss(log_sharpness, log_inflation):
         noise = np.random.default_rng(7).standard_normal((32, 2, 1, 3))  # the draws of the seed
@@ -130,6 +131,6 @@ def test_factors_of_logits_are_where_no_other_factors_are_better(too_large):
         p = special.softmax(values, -1).mean((0, 1))[np.arange(400), y]
         return -np.log(p).mean() + 0.5 * 3 / 400 * (log_sharpness**2 + (log_inflation / 2) ** 2)
 
-    found = calibrate_classes(rows, y, np.ones(400), 7)
+    found = calibrate_classes(HeldOutPredictions(said, rows, np.arange(400)), 7)
     best = optimize.minimize(lambda values: loss(*values), [0.0, 0.0], method="BFGS").fun
     assert loss(np.log(found.sharpness), np.log(found.inflation)) == pytest.approx(best, abs=2e-5)

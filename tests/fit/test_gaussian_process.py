@@ -122,9 +122,11 @@ def test_held_out_predictions_have_not_seen_their_rows(rows, monkeypatch):
         return LOG if start is None else search(x, y, weight, start, n_steps)
 
     monkeypatch.setattr(gaussian_process, "_search", from_one_start)
-    _, said = fit_gaussian_process(x, y, None, held_out, np.ones(60, dtype=bool), np.random.default_rng(0), x)
-    changed = np.where(held_out[0], y + 100.0, y)
-    _, again = fit_gaussian_process(x, changed, None, held_out, np.ones(60, dtype=bool), np.random.default_rng(0), x)
+    weight, first = np.ones(60), np.ones(60, dtype=bool)
+    said, again = (
+        fit_gaussian_process(x, targets, weight, held_out, first, np.random.default_rng(0), x)[1]
+        for targets in (y, np.where(held_out[0], y + 100.0, y))
+    )
     np.testing.assert_array_equal(said[0], again[0])
     assert np.abs(said[1].loc - again[1].loc).max() > 1.0
 
@@ -134,7 +136,7 @@ def test_irrelevant_columns_fade():
     x = rng.standard_normal((150, 8))
     y = np.sin(2 * x[:, 0]) + 0.1 * rng.standard_normal(150)
     no_groups, first = np.zeros((0, 150), dtype=bool), np.ones(150, dtype=bool)
-    process, _ = fit_gaussian_process(x, y, None, no_groups, first, np.random.default_rng(0), x)
+    process, _ = fit_gaussian_process(x, y, np.ones(len(x)), no_groups, first, np.random.default_rng(0), x)
     assert process.kernel.lengths[0] < 0.5 * process.kernel.lengths[1:].min()
     new = rng.standard_normal((200, 8))
     assert np.sqrt(np.mean((process.predict(new).loc - np.sin(2 * new[:, 0])) ** 2)) < 0.15

@@ -5,11 +5,12 @@ import pytest
 import torch
 from scipy import optimize, stats
 
+from vmg.fit.calibration import MemberPredictions
 from vmg.fit.classes import ClassificationMembers, fit_classification
-from vmg.fit.design import Design, Size, TrainingPlan, choose_size
-from vmg.fit.gaussian import MemberPredictions, RegressionMembers, fit_regression, squash
+from vmg.fit.design import Design, FitRows, Size, TrainingPlan, choose_size
+from vmg.fit.gaussian import RegressionMembers, fit_regression, squash
 from vmg.fit.glm import fit_scalar
-from vmg.fit.trainer import Adam, FitRows, train_members
+from vmg.fit.trainer import Adam, train_members
 from vmg.likelihoods.families import make_likelihood
 
 NEVER_STOP = TrainingPlan(max_steps=15, patience=10_000, refit_steps=0)  # training on seen rows alone
@@ -41,7 +42,7 @@ def targets_of(make, y):
 
 
 def trained(members, x, y, design, plan=NEVER_STOP, callbacks=()):
-    rows = FitRows(x, np.asarray(y), None, design, None, torch.Generator().manual_seed(1))
+    rows = FitRows(x, np.asarray(y), np.ones(len(x)), design, None, torch.Generator().manual_seed(1))
     one = train_members(members, rows, plan=plan, callbacks=callbacks)
     return one.held, one.history
 

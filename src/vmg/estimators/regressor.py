@@ -233,7 +233,8 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
         if isinstance(self.ensemble_, ScalarEnsemble):
             prediction: NumberPrediction = self.ensemble_.distribution(x, squeeze=squeeze)
         else:
-            prediction = self.ensemble_.distribution(x, self.target_scaling_, squeeze=squeeze)
+            units = self.target_scaling_
+            prediction = self.ensemble_.predict(x).in_units(units.mean, units.scale, squeeze=squeeze)
         if self.target_transform_ is not None and isinstance(prediction, StudentPrediction):
             prediction = TransformedPrediction(prediction, self.target_transform_)
         if self.atom_ is None or self.atom_chance_ is None:

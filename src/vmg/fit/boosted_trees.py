@@ -121,24 +121,23 @@ def _arrays(nodes: NDArray[Any]) -> tuple[NDArray[np.int64], Array, Array]:
     return feature, threshold, value
 
 
-def _grow(kind: str, x: Array, y: NDArray[Any], weight: Array | None, settings: Mapping[str, Any]) -> Any:
+def _grow(kind: str, x: Array, y: NDArray[Any], weight: Array, settings: Mapping[str, Any]) -> Any:
     """One of scikit-learn's models, fitted."""
     from sklearn import ensemble  # here, for a prediction needs nothing of it and starts sooner
 
     common = {"max_leaf_nodes": LEAVES, "min_samples_leaf": LEAF_ROWS, "l2_regularization": SHRINKAGE}
     model = getattr(ensemble, kind)(**settings, **common, early_stopping=False, random_state=0)
     with threadpool_limits(1):  # so few rows gain nothing from several threads
-        return model.fit(x, y, sample_weight=weight)
+        return model.fit(x, y, sample_weight=None if (weight == 1).all() else weight)
 
 
 def grow_trees(
-    x: Array, y: Array, weight: Array | None, held_out: NDArray[np.bool_], checked: Array
+    x: Array, y: Array, weight: Array, held_out: NDArray[np.bool_], checked: Array
 ) -> tuple[BoostedTrees, list[Function]]:
     """Trees for targets y [N], and what trees without the rows of each group, held_out [G, N], predict for others."""
 
     def grown(rows: Any) -> BoostedTrees:
-        given = None if weight is None else weight[rows]
-        return BoostedTrees.of(_grow("HistGradientBoostingRegressor", x[rows], y[rows], given, FOR_NUMBERS))
+        return BoostedTrees.of(_grow("HistGradientBoostingRegressor", x[rows], y[rows], weight[rows], FOR_NUMBERS))
 
     return grown(slice(None)), [grown(~outside).predict(checked) for outside in held_out]
 
@@ -153,7 +152,7 @@ def class_log_probabilities(trees: BoostedTrees, classes: NDArray[np.int64], n_c
 
 
 def grow_class_trees(
-    x: Array, y: NDArray[np.int64], n_classes: int, weight: Array | None, held_out: NDArray[np.bool_]
+    x: Array, y: NDArray[np.int64], n_classes: int, weight: Array, held_out: NDArray[np.bool_]
 ) -> tuple[BoostedTrees, list[Array]] | None:
     """Trees for labels y [N], and for each group the log probabilities [N, K] by trees that have not seen its rows.
 
@@ -161,8 +160,7 @@ def grow_class_trees(
     """
 
     def grown(rows: Any) -> tuple[BoostedTrees, NDArray[np.int64]]:
-        given = None if weight is None else weight[rows]
-        model = _grow("HistGradientBoostingClassifier", x[rows], y[rows], given, FOR_CLASSES)
+        model = _grow("HistGradientBoostingClassifier", x[rows], y[rows], weight[rows], FOR_CLASSES)
         return BoostedTrees.of(model), model.classes_
 
     shown = [np.unique(y[~outside]) for outside in held_out]

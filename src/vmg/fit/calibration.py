@@ -21,14 +21,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy import optimize
+from torch import Tensor
 
-from vmg.fit.design import Design
+from vmg.fit.design import FitRows, InputRange
 from vmg.likelihoods.scalar import LikelihoodAt, ScalarLikelihood
 from vmg.math.distributions import Array, lowest, student_log_density
 from vmg.math.scalar_evidence import mean_log_prob
@@ -40,6 +42,7 @@ __all__ = [
     "HeldOut",
     "HeldOutFunctions",
     "HeldOutPredictions",
+    "MemberPredictions",
     "ScalarCalibration",
     "calibrate",
     "calibrate_classes",
@@ -60,6 +63,23 @@ FIRST_STEP = 0.5
 # -- rows that members have not seen ----------------------------------------------------------------------------------
 
 
+class MemberPredictions(NamedTuple):
+    """Centre and variance of each member's functions at rows, [E, n, ...], and its parameters [E, ...] of the noise.
+
+    They are the variances of the noise of several outputs, θ of a likelihood, and nothing for classes. A variance of
+    classes is that of every logit, [E, n].
+    """
+
+    loc: Array
+    variance: Array
+    parameters: Array
+
+    @classmethod
+    def of(cls, loc: Tensor, variance: Tensor, parameters: Tensor) -> MemberPredictions:
+        """From tensors of any precision."""
+        return cls(*(part.detach().double().numpy() for part in (loc, variance, parameters)))
+
+
 class HeldOutFunctions(NamedTuple):
     """Functions at rows that their predictors have not seen [n], with the targets there [n, ...] and weights [n]."""
 
@@ -75,41 +95,40 @@ class HeldOutFunctions(NamedTuple):
 class HeldOutPredictions:
     """Predictions that members made of n rows before they saw them."""
 
-    said: Any  # a named tuple of arrays, members first, among them the centre and variance ``loc``, ``variance``
+    said: MemberPredictions
+    rows: FitRows
     index: Positions  # of the n rows among those of the fit
-    held_out: tuple[NDArray[np.bool_], ...]  # of each group, rows unseen by its members, copies once, [n]
-    factor: Array  # of each group's variance, as it must extrapolate, [G, n]
-    design: Design
 
-    @classmethod
-    def of(cls, said: Any, design: Design, x: Array, index: Positions) -> HeldOutPredictions:
-        """Predictions of the rows ``index`` [n] among squashed rows x [N, D]."""
-        held_out = tuple((group.held_out & design.first)[index] for group in design.groups)
-        return cls(said, index, held_out, design.extrapolation_factors(x)[:, index], design)
+    @cached_property
+    def factor(self) -> Array:
+        """How far rows lie outside those that each group sees, as a factor of the variance, [G, n]."""
+        x, groups = self.rows.x, self.rows.design.groups
+        return np.stack([InputRange.of(x[~one.held_out]).extrapolation_factor(x[self.index]) for one in groups])
 
     def of_groups(self, *, regions: bool) -> Iterator[tuple[int, Positions, Array, Array, Array]]:
-        """Each group's number, places [k] of rows it has not seen, its members' centres and variances, the factor."""
-        for g, group in enumerate(self.design.groups):
+        """Each group's number, places [k] of rows it has not seen, its members' centres and variances, the factor.
+
+        Copies of a row count once.
+        """
+        for g, group in enumerate(self.rows.design.groups):
             if group.region == regions:
-                outside = np.flatnonzero(self.held_out[g])
+                outside = np.flatnonzero((group.held_out & self.rows.design.first)[self.index])
                 loc, variance = (part[group.members][:, outside] for part in (self.said.loc, self.said.variance))
                 yield g, outside, loc, variance, self.factor[g, outside]
 
-    def pooled(self, y: Array, weight: Array | None, output: int | None = None, *, regions: bool) -> HeldOutFunctions:
-        """One function a row, of one output or of the only one: the mean of the members that have not seen the row.
-
-        y [N, ...] and weight [N] are of all rows of the fit.
-        """
+    def pooled(self, output: int | None = None, *, regions: bool) -> HeldOutFunctions:
+        """One function a row, of one output or of the only one: the mean of the members that have not seen the row."""
+        rows = self.rows
+        y = rows.y if output is None else rows.y[:, output]
         parts = [(np.zeros(0, dtype=np.int64), *(np.zeros(0),) * 3)]
         for _, place, loc, variance, factor in self.of_groups(regions=regions):
             if output is not None:
                 loc, variance = loc[..., output], variance[..., output]
             between = loc.var(0, ddof=1) if len(loc) > 1 else np.zeros(len(place))
-            excess = between * (1 / len(loc) - 1 / self.design.n_members)
+            excess = between * (1 / len(loc) - 1 / rows.design.n_members)
             parts.append((self.index[place], loc.mean(0), (variance.mean(0) + between) * factor, excess))
         position, loc, variance, excess = (np.concatenate(piece) for piece in zip(*parts, strict=True))
-        counted = np.ones(len(position)) if weight is None else weight[position]
-        return HeldOutFunctions(position, loc, variance, excess, y[position], counted)
+        return HeldOutFunctions(position, loc, variance, excess, y[position], rows.weight[position])
 
 
 # -- numbers: a Student t ---------------------------------------------------------------------------------------------
@@ -266,16 +285,15 @@ class ClassCalibration(FunctionFactors):
             raise ValueError(f"boosted trees must have a finite factor from 0 on; got {self.trust}")
 
 
-def calibrate_classes(
-    held: HeldOutPredictions, y: Positions, weight: Array, seed: int, by_trees: Sequence[Array] = ()
-) -> ClassCalibration:
-    """Factors under which labels y [N] of held-out folds and regions are most probable.
+def calibrate_classes(held: HeldOutPredictions, seed: int, by_trees: Sequence[Array] = ()) -> ClassCalibration:
+    """Factors under which labels of held-out folds and regions are most probable.
 
     Networks have logits f with variances, trees log probabilities log q, and the two are pooled in each draw:
     p ∝ exp(κ f + τ log q). ``by_trees`` has log q [n, K] of each group, from trees that have not seen its rows. Trees
     have no trust where held-out rows of folds gain no more than a standard error by them.
     """
     rng, n_classes = np.random.default_rng(seed), held.said.loc.shape[-1]
+    y, weight = held.rows.y[held.index], held.rows.weight[held.index]
     sets = []
     for regions in (False, True):
         parts, counts = [], []
@@ -284,10 +302,10 @@ def calibrate_classes(
                 noise = rng.standard_normal((CLASS_DRAWS, len(loc), 1, n_classes))
                 deviations = noise * np.sqrt(variance * factor)[..., None]
                 log_q = by_trees[g][place] if by_trees else np.zeros((len(place), n_classes))
-                chosen = torch.as_tensor(y[held.index[place]]).expand(CLASS_DRAWS, len(loc), 1, -1)
+                chosen = torch.as_tensor(y[place]).expand(CLASS_DRAWS, len(loc), 1, -1)
                 quick = (torch.as_tensor(one).float().mT.contiguous() for one in (loc, deviations, log_q))
                 parts.append((*quick, chosen))  # classes before rows, [..., K, n]
-                counts.append(weight[held.index[place]])
+                counts.append(weight[place])
         if parts:
             sets.append((parts, np.concatenate(counts)))
     n_rows = sets[0][1].sum()

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from vmg.fit.calibration import NORMAL_DEGREES
 from vmg.fit.design import MIN_ROWS, Size, Standardiser, ordinary_rows
-from vmg.fit.ensemble import Fitted, HeldOutSample
+from vmg.fit.ensemble import HeldOutSample
 from vmg.fit.gaussian import RegressionEnsemble, fit_regression
 from vmg.fit.glm import ScalarEnsemble, fit_scalar
 from vmg.likelihoods.families import LIKELIHOODS, LogNormal, make_likelihood
@@ -67,11 +67,10 @@ TRIAL_ROWS = 1_000
 
 @dataclass(frozen=True)
 class LikelihoodChoice:
-    """The name of a likelihood, why it was taken, and the held-out score of each candidate."""
+    """The name of a likelihood, and why it was taken."""
 
     name: str
     reason: str
-    scores: dict[str, float] = field(default_factory=dict)
 
 
 # -- the scale that an ensemble works on ------------------------------------------------------------------------------
@@ -168,11 +167,10 @@ class TargetFitter:
     def fit(self, name: str, x: Array, y: Array, weight: Array | None) -> TargetFit:
         """Fit the likelihood ``name`` to rows in standard units x [N, D] and targets y in their own unit."""
         kept, kind = ordinary_rows(y, name), LIKELIHOODS[name]
-        x, y, weight = x[kept], y[kept], None if weight is None else weight[kept]
+        x, y, weight = x[kept], y[kept], np.ones(int(kept.sum())) if weight is None else weight[kept]
         transform = choose_transform(name, y, rectify=self.rectify)
         values = before_transform(transform, y)
         options: dict[str, Any] = {"size": self.size_of(len(x)), "seed": self.seed, "callbacks": self.callbacks}
-        fitted: Fitted[Any]
         if kind.closed_form:
             columns = values.reshape(len(x), -1)
             scaling = self.scaling or Standardiser.fit(columns, weight)
@@ -216,6 +214,7 @@ def _trials(here: NDArray[np.bool_]) -> Array:
 
 def choose_target(x: Array, y: Array, weight: Array | None, fitter: TargetFitter) -> TargetFit:
     """Choose among the likelihoods that suit targets y [N] in their own unit, and fit the chosen one to all rows."""
+    weight = np.ones(len(y)) if weight is None else weight
     usual = ordinary_rows(y, "lognormal" if y.min() >= 0 else "student")
     kind, names = find_candidates(y[usual])
     atom = find_atom(y[usual])
@@ -252,7 +251,7 @@ class Candidate:
         return self.likelihood if self.atom is None else f"{self.likelihood} beside {self.atom:g}"
 
     def fit(
-        self, x: Array, y: Array, weight: Array | None, fitter: TargetFitter, chance: TargetFit | None = None
+        self, x: Array, y: Array, weight: Array, fitter: TargetFitter, chance: TargetFit | None = None
     ) -> TargetFit:
         """Fit it to rows x [N, D]; ``chance`` is a fit of the atom's probability, with positions among these rows."""
         if self.atom is None or chance is None:
@@ -260,8 +259,7 @@ class Candidate:
             return _without_needless_bound(fit, y) if self.likelihood == "student" else fit
         here = y == self.atom
         apart, others = np.flatnonzero(here), np.flatnonzero(~here)
-        rest = (x[others], y[others], None if weight is None else weight[others])
-        fit = fitter.fit(self.likelihood, *rest)
+        fit = fitter.fit(self.likelihood, x[others], y[others], weight[others])
         assert isinstance(chance.model.ensemble, ScalarEnsemble)
         assert isinstance(fit.model.ensemble, RegressionEnsemble)
         model = replace(fit.model, atom=self.atom, chance=chance.model.ensemble)
@@ -296,13 +294,13 @@ def _try(
     candidates: Sequence[Candidate],
     x: Array,
     y: Array,
-    weight: Array | None,
+    weight: Array,
     fitter: TargetFitter,
     chance: TargetFit | None,
 ) -> tuple[Candidate, dict[str, float]]:
     """Fit each candidate to some rows in short, and compare them: the best, and the score of each."""
     some = np.sort(np.random.default_rng(fitter.seed).permutation(len(y))[:TRIAL_ROWS])
-    x, y, weight = x[some], y[some], None if weight is None else weight[some]
+    x, y, weight = x[some], y[some], weight[some]
     if chance is not None and chance.held_out is not None:
         sample, rows = chance.held_out, np.intersect1d(chance.held_out.rows, some)
         known = sample.predictions.take(sample.places(rows))
@@ -311,7 +309,7 @@ def _try(
     fits = {candidate: fit for candidate, fit in fits.items() if fit.held_out is not None}
     if candidates[0] not in fits or len(fits) == 1:
         return candidates[0], {}
-    return _compare(fits, y, np.ones(len(y)) if weight is None else weight)
+    return _compare(fits, y, weight)
 
 
 def _without_needless_bound(fit: TargetFit, y: Array) -> TargetFit:
@@ -370,38 +368,28 @@ def _compare(fits: dict[Candidate, TargetFit], y: Array, weight: Array) -> tuple
     for sample in samples.values():
         rows = np.intersect1d(rows, sample.rows)
     y, share = y[rows], weight[rows] / weight[rows].sum()
-    thresholds = np.quantile(y, (np.arange(THRESHOLDS) + 0.5) / THRESHOLDS)
-    judged = {}
-    for candidate, sample in samples.items():
-        judged[candidate] = _Judged.of(sample.predictions.take(sample.places(rows)), y, thresholds)
+    judged = {one: _judge(sample.predictions.take(sample.places(rows)), y) for one, sample in samples.items()}
     best = next(iter(judged))  # the Student t
-    first = judged[best]
-    for candidate, one in judged.items():  # from simple to complex: each must be better than the best before it
-        logs, ranked = one.log_mass - judged[best].log_mass, judged[best].ranked - one.ranked
+    largest_error = MOST_ERROR**2 * (share @ judged[best][1])
+    for candidate, (log_mass, squared_error, ranked) in judged.items():  # from simple to complex: each must be better
+        gains = log_mass - judged[best][0], judged[best][2] - ranked  # than the best before it
         margin = MARGIN if candidate.atom is None else ATOM_MARGIN
-        clearly = any(share @ gain > margin * float(gain.std()) / np.sqrt(len(gain)) for gain in (logs, ranked))
-        errs = share @ one.squared_error > MOST_ERROR**2 * (share @ first.squared_error)
-        if clearly and min(share @ logs, share @ ranked) > 0 and not errs:
+        clearly = any(share @ gain > margin * float(gain.std()) / np.sqrt(len(gain)) for gain in gains)
+        if clearly and min(share @ gain for gain in gains) > 0 and share @ squared_error <= largest_error:
             best = candidate
-    return best, {str(candidate): float(share @ one.log_mass) for candidate, one in judged.items()}
+    return best, {str(candidate): float(share @ scores[0]) for candidate, scores in judged.items()}
 
 
-@dataclass(frozen=True)
-class _Judged:
-    """Scores of a prediction at each row, [n]."""
+def _judge(prediction: NumberPrediction, y: Array) -> tuple[Array, Array, Array]:
+    """Scores of each row [n]: log probability of an interval around the target, squared error, ranked score.
 
-    log_mass: Array  # log probability of an interval around the target
-    squared_error: Array  # of the mean
-    ranked: Array  # squared distance between distribution and target at thresholds, weighted by their spacing
-
-    @classmethod
-    def of(cls, prediction: NumberPrediction, y: Array, thresholds: Array) -> _Judged:
-        half = half_width(y)
-        mass = prediction.cdf(y + half) - prediction.cdf(y - half)
-        spacing = np.gradient(thresholds)
-        below = np.stack([prediction.cdf(np.full(len(y), value)) for value in thresholds])
-        ranked = spacing @ (below - (y <= thresholds[:, None])) ** 2
-        return cls(np.log(np.maximum(mass, LEAST_MASS)), (y - prediction.mean) ** 2, ranked)
+    The last is the squared distance between distribution and target at thresholds, weighted by their spacing.
+    """
+    half, thresholds = half_width(y), np.quantile(y, (np.arange(THRESHOLDS) + 0.5) / THRESHOLDS)
+    mass = prediction.cdf(y + half) - prediction.cdf(y - half)
+    below = np.stack([prediction.cdf(np.full(len(y), value)) for value in thresholds])
+    ranked = np.gradient(thresholds) @ (below - (y <= thresholds[:, None])) ** 2
+    return np.log(np.maximum(mass, LEAST_MASS)), (y - prediction.mean) ** 2, ranked
 
 
 def half_width(y: Array) -> float:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,31 +15,23 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vmg.fit.boosted_trees import BoostedTrees, class_log_probabilities, grow_class_trees
-from vmg.fit.calibration import ClassCalibration, calibrate_classes
+from vmg.fit.calibration import ClassCalibration, MemberPredictions, calibrate_classes
 from vmg.fit.design import InputRange, Size, squash, threads_for
 from vmg.fit.ensemble import Ensemble, Fitted
 from vmg.fit.glm import OptimisedMembers, mean_score, posterior_of_all_rows
 from vmg.fit.stacking import FEWEST_ROWS, MOST_ROWS
 from vmg.fit.trainer import train_ensemble
 from vmg.math.distributions import Array
-from vmg.math.evidence import log_precision_prior
 from vmg.math.softmax_evidence import RowSpread, SoftmaxPosterior, improve, mean_probabilities, softmax_step
 from vmg.model_file import require_shapes
 from vmg.training import Callback
 
-__all__ = ["ClassificationEnsemble", "ClassificationMembers", "MemberLogits", "fit_classification", "improve_on"]
+__all__ = ["ClassificationEnsemble", "ClassificationMembers", "fit_classification", "improve_on"]
 
 TRAINING_STEPS = 2  # of the output layer's mean where its covariance is set anew
 REFRESH_EVERY = 10  # steps of the hidden layers; in between the mean alone follows them
 FINAL_STEPS = 60  # where the hidden layers stand still
 CHECKING_STEPS = 8  # from the posterior of the last training step
-
-
-class MemberLogits(NamedTuple):
-    """Mean of each member's logits [E, n, K] and their variance [E, n]."""
-
-    loc: Array
-    variance: Array
 
 
 class ClassificationMembers(OptimisedMembers):
@@ -48,49 +40,48 @@ class ClassificationMembers(OptimisedMembers):
     def __init__(self, *sizes: Any, n_classes: int, **more: Any) -> None:
         super().__init__(*sizes, **more)
         self.n_classes = n_classes
-        self._spread: RowSpread | None = None  # of the rows x of the last training step
-        self._x: Tensor | None = None
+        self._spread: RowSpread | None = None  # of the rows of the last training step
+        self._y: Tensor | None = None
 
     @property
     def made_with(self) -> dict[str, Any]:
         """Arguments that members of the same sizes are made with."""
         return {**super().made_with, "n_classes": self.n_classes}
 
-    def log_posterior(self, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """The bound of the output layer plus the anchored log prior, for labels y [N]."""
-        phi, labels, precision = self.features(x), self._one_hot(y, x.dtype), self.prior_precision()
+    def evidence(self, features: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        """The bound of the output layer after a step of its posterior, [E], for labels y [N]."""
+        labels, precision = self._one_hot(y, features.dtype), self.prior_precision()
         fresh = self._posterior is None or self._n_steps % REFRESH_EVERY == 0
         with torch.no_grad():
             if fresh:
-                self._posterior = improve(self._posterior, phi, labels, precision, weight, TRAINING_STEPS)
-            if fresh or self._spread is None or x is not self._x:  # other rows
-                self._spread, self._x = RowSpread.of(self._posterior, phi, sum(self.features.hidden[-1:])), x
+                self._posterior = improve(self._posterior, features, labels, precision, weight, TRAINING_STEPS)
+            if fresh or self._spread is None or y is not self._y:  # other rows
+                self._spread, self._y = RowSpread.of(self._posterior, features, sum(self.features.hidden[-1:])), y
         self._n_steps += 1
-        self._posterior, value = softmax_step(self._posterior, phi, labels, precision, weight, self._spread)
-        return value + self.features.log_prior() + log_precision_prior(self.log_precision), value
+        self._posterior, bound = softmax_step(self._posterior, features, labels, precision, weight, self._spread)
+        return bound
 
     def _one_hot(self, y: Tensor, dtype: torch.dtype) -> Tensor:
         return nn.functional.one_hot(y, self.n_classes).to(dtype)
 
     @torch.no_grad()
-    def posterior(self, x: Tensor, y: Tensor, weight: Tensor, n_steps: int = FINAL_STEPS) -> SoftmaxPosterior:
+    def posterior(self, x: Tensor, y: Tensor, weight: Tensor) -> SoftmaxPosterior:
         """The output layer's posterior given rows with weights [E, n]."""
-        self._spread = self._x = None  # of training rows, which the model need not keep
+        self._spread = self._y = None  # of training rows, which the model need not keep
         phi = self.features(x)
         labels, precision, weight = self._one_hot(y, phi.dtype), self.prior_precision(), weight.to(phi.dtype)
-        start = improve(None, phi, labels, precision, weight, n_steps)
-        return improve(start, phi, labels, precision, weight, n_steps)  # p now knows of the variance
+        start = improve(None, phi, labels, precision, weight, FINAL_STEPS)
+        return improve(start, phi, labels, precision, weight, FINAL_STEPS)  # p now knows of the variance
 
     @torch.no_grad()
-    def predict_held_out(self, x: Tensor, y: Tensor, seen: Tensor) -> MemberLogits:
+    def predict_held_out(self, x: Tensor, y: Tensor, seen: Tensor) -> MemberPredictions:
         """Logits of members that are conditioned on the rows they have seen, at all rows."""
         phi = self.features(x)
         labels, precision = self._one_hot(y, phi.dtype), self.prior_precision()
         posterior = improve(self._posterior, phi, labels, precision, seen, CHECKING_STEPS)
-        loc = phi @ posterior.mean
-        return MemberLogits(loc.double().numpy(), posterior.variance(phi).double().numpy())
+        return MemberPredictions.of(phi @ posterior.mean, posterior.variance(phi), phi.new_zeros(len(phi), 0))
 
-    def score(self, predictions: MemberLogits, y: Tensor, weight: Tensor) -> float:
+    def score(self, predictions: MemberPredictions, y: Tensor, weight: Tensor) -> float:
         """Mean log probability of held-out labels."""
         p = mean_probabilities(torch.as_tensor(predictions.loc), torch.as_tensor(predictions.variance))
         chosen = p.gather(-1, y.expand(len(p), -1).unsqueeze(-1)).squeeze(-1).clamp_min(1e-12).log()
@@ -185,13 +176,11 @@ def fit_classification(
     seed: int,
     experts: Sequence[str] = (),
     callbacks: Sequence[Callback] = (),
-) -> Fitted[ClassificationEnsemble]:
+) -> Fitted:
     """Fit to rows in standard units, x [N, D], with labels y [N] from 0 to K − 1.
 
     Of ``experts`` beside the networks, classes know boosted trees.
     """
-
-    given = np.ones(len(x)) if weight is None else weight
     with threads_for(size.step_work(*x.shape)):
         kind, options = ClassificationMembers, dict[str, Any](n_classes=n_classes)
         trained = train_ensemble(kind, x, y, weight, size=size, seed=seed, callbacks=callbacks, **options)
@@ -200,11 +189,11 @@ def fit_classification(
             by_trees: list[Array] = []
             if BoostedTrees.name in experts and FEWEST_ROWS <= len(x) <= MOST_ROWS:
                 held_out = np.stack([group.held_out for group in rows.design.groups])
-                grown = grow_class_trees(rows.x, y, n_classes, weight, held_out)
+                grown = grow_class_trees(rows.x, y, n_classes, rows.weight, held_out)
                 if grown is not None:
                     trees, fading = grown[0], held.factor[..., None]
                     by_trees = [log_q[held.index] / own for log_q, own in zip(grown[1], fading, strict=True)]
-            factors = calibrate_classes(held, y, given, seed, by_trees)
+            factors = calibrate_classes(held, seed, by_trees)
         posterior = posterior_of_all_rows(trained)
         weights = posterior.mean.contiguous(), posterior.root.contiguous()
         kept = trees if factors.trust else None

@@ -27,6 +27,7 @@ from vmg.math.distributions import Array
 __all__ = [
     "MANY_ROWS",
     "Design",
+    "FitRows",
     "Group",
     "InputRange",
     "Size",
@@ -445,21 +446,16 @@ class Design:
         return cls(tuple(groups), n_members, first)
 
     @property
-    def n_rows(self) -> int:
-        """N."""
-        return len(self.first)
-
-    @property
     def notes(self) -> tuple[str, ...]:
         """Sentences about the rows that a user should read."""
         n_copies = int((~self.first).sum())
-        said = f"{n_copies} of {self.n_rows} rows repeat others, exactly or nearly: they are held out together"
+        said = f"{n_copies} of {len(self.first)} rows repeat others, exactly or nearly: they are held out together"
         return (f"{said} and count once in held-out scores.",) if n_copies else ()
 
     @property
     def held_out(self) -> Rows:
         """Rows that each member must not see, [E, N]."""
-        whole = np.zeros((self.n_members, self.n_rows), dtype=np.bool_)
+        whole = np.zeros((self.n_members, len(self.first)), dtype=np.bool_)
         for group in self.groups:
             whole[group.members] = group.held_out
         return whole
@@ -469,6 +465,22 @@ class Design:
         """Members whose held-out rows are like the others, and so say when to stop."""
         return [int(member) for group in self.groups if not group.region for member in group.members]
 
-    def extrapolation_factors(self, x: Array) -> Array:
-        """How far rows x [N, D] lie outside those that each group sees, as a factor of the variance, [G, N]."""
-        return np.stack([InputRange.of(x[~group.held_out]).extrapolation_factor(x) for group in self.groups])
+
+@dataclass(frozen=True)
+class FitRows:
+    """Rows of a fit: squashed inputs [N, D], targets [N, ...] and weights [N], and which of them members see."""
+
+    x: Array
+    y: NDArray[Any]
+    weight: Array
+    design: Design
+    rng: np.random.Generator
+    generator: torch.Generator
+
+    @classmethod
+    def of(cls, x: Array, y: NDArray[Any], weight: Array | None, n_members: int, seed: int) -> FitRows:
+        """Rows with inputs in standard units, and a design for them."""
+        x, rng = squash(x), np.random.default_rng(seed)
+        design = Design.choose(x, n_members, rng, y)
+        weight = np.ones(len(x)) if weight is None else weight
+        return cls(x, y, weight, design, rng, torch.Generator().manual_seed(seed))

@@ -20,17 +20,9 @@ from vmg.math.distributions import Array
 from vmg.model_file import require_shapes
 from vmg.training import History
 
-__all__ = [
-    "Ensemble",
-    "Expert",
-    "Fitted",
-    "Function",
-    "HeldOutSample",
-    "Mixture",
-]
+__all__ = ["Ensemble", "Expert", "Fitted", "Function", "HeldOutSample", "Mixture"]
 
 Kind = TypeVar("Kind", bound=Members)
-AnyEnsemble = TypeVar("AnyEnsemble")
 
 
 class HeldOutSample(NamedTuple):
@@ -45,11 +37,10 @@ class HeldOutSample(NamedTuple):
         return order[np.searchsorted(self.rows, rows, sorter=order)]
 
 
-@dataclass(frozen=True)
-class Fitted(Generic[AnyEnsemble]):
+class Fitted(NamedTuple):
     """A fitted ensemble, how training went, and its held-out sample; None where too few rows could be held out."""
 
-    ensemble: AnyEnsemble
+    ensemble: Any
     history: History
     held_out: HeldOutSample | None
 

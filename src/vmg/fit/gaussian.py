@@ -10,14 +10,22 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vmg.fit.calibration import FEWEST_DEGREES, Calibration, HeldOutFunctions, calibrate, held_out_errors
-from vmg.fit.design import InputRange, Size, Standardiser, squash, threads_for
+from vmg.fit.calibration import (
+    FEWEST_DEGREES,
+    Calibration,
+    HeldOutFunctions,
+    HeldOutPredictions,
+    MemberPredictions,
+    calibrate,
+    held_out_errors,
+)
+from vmg.fit.design import InputRange, Size, squash, threads_for
 from vmg.fit.ensemble import (
     Ensemble,
     Fitted,
@@ -28,15 +36,13 @@ from vmg.fit.ensemble import (
 )
 from vmg.fit.noise import NoiseField, fit_noise_field
 from vmg.fit.stacking import FEWEST_ROWS, MOST_ROWS, NETWORKS_ALONE, Stack, stack_experts
-from vmg.fit.trainer import Members, Trained, train_ensemble
+from vmg.fit.trainer import Members, train_ensemble
 from vmg.math.distributions import Array, best_student_score
 from vmg.math.evidence import (
     LinearPosterior,
     NoisePrior,
     condition_on_rows,
-    group_precision,
     log_evidence,
-    log_precision_prior,
 )
 from vmg.model_file import require_shapes
 from vmg.nn.anchored import AnchoredFunctions
@@ -47,7 +53,6 @@ from vmg.training import Callback
 
 __all__ = [
     "FunctionEnsemble",
-    "MemberPredictions",
     "RegressionEnsemble",
     "RegressionMembers",
     "fit_regression",
@@ -56,14 +61,6 @@ __all__ = [
 ]
 
 ROWS_AT_ONCE = 1024  # whose features of all members are small pieces of memory, which the allocator uses again
-
-
-class MemberPredictions(NamedTuple):
-    """Centre and variance of each member's function [E, n, C], and its estimate of the noise's variance [E, C]."""
-
-    loc: Array
-    variance: Array
-    noise: Array
 
 
 class RegressionMembers(Members):
@@ -81,33 +78,30 @@ class RegressionMembers(Members):
         """Arguments that members of the same sizes are made with."""
         return {**super().made_with, "n_outputs": self.head.n_outputs, "noise_prior": self.head.noise_prior}
 
-    def log_posterior(self, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Log evidence of the rows plus the anchored log prior."""
-        log_precision = self.head.log_precision
-        precision = group_precision(log_precision, self.features.group_sizes)
-        evidence = log_evidence(self.features(x), y, precision, weight=weight, prior=self.head.noise_prior)
-        return evidence + self.features.log_prior() + log_precision_prior(log_precision), evidence
+    @property
+    def log_precision(self) -> Tensor:
+        """Logarithms of the prior's precisions, [E, G]."""
+        return self.head.log_precision
+
+    def evidence(self, features: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        """Log evidence of the rows with weights and noise integrated out, [E]."""
+        return log_evidence(features, y, self.prior_precision(), weight=weight, prior=self.head.noise_prior)
 
     @torch.no_grad()
     def predict_held_out(self, x: Tensor, y: Tensor, seen: Tensor) -> MemberPredictions:
         """Functions of members that are conditioned on the rows they have seen, at all rows."""
         phi = self.features(x)
         targets = y.expand(len(phi), *y.shape[-2:])
-        posterior, _ = condition_on_rows(phi, targets, seen, self.head.prior_precision(), self.head.noise_prior)
+        posterior, _ = condition_on_rows(phi, targets, seen, self.prior_precision(), self.head.noise_prior)
         noise = posterior.noise_variance
         variance = posterior.variance(phi).unsqueeze(-1) * noise.unsqueeze(-2)
-        return MemberPredictions(*(part.double().numpy() for part in (phi @ posterior.mean, variance, noise)))
+        return MemberPredictions.of(phi @ posterior.mean, variance, noise)
 
     def score(self, predictions: MemberPredictions, y: Tensor, weight: Tensor) -> float:
         """Mean log density of held-out errors under a Student t whose scale is the best, summed over outputs."""
         w, squared = weight.double().numpy(), (y.double().numpy() - predictions.loc) ** 2  # [E, n], [E, n, C]
         total = sum(best_student_score(errors[w > 0], w[w > 0]) for errors in np.moveaxis(squared, -1, 0))
         return float(total) if np.isfinite(total) else -np.inf
-
-    def condition_on(self, x: Array, y: Array, weight: Array | None) -> None:
-        """Condition every member on all rows, whatever it saw in training."""
-        self.head.forget()
-        self.update(x, y, weight)
 
     @torch.no_grad()
     def update(self, x: Array, y: Array, weight: Array | None) -> None:
@@ -275,10 +269,6 @@ class RegressionEnsemble(FunctionEnsemble[RegressionMembers]):
         factor = all_together(np.sqrt(functions.variance))
         return HeldOutSample(rows[0].position, self._with_noise(x[rows[0].position], functions, factor))
 
-    def distribution(self, x: Array, scaling: Standardiser, *, squeeze: bool) -> StudentPrediction:
-        """Predictions for rows x [N, D] in standard units; ``scaling`` is that of the targets."""
-        return self.predict(x).in_units(scaling.mean, scaling.scale, squeeze=squeeze)
-
     def updated(self, x: Array, y: Array, weight: Array | None) -> RegressionEnsemble:
         """Condition the output layers on more rows, exactly; hidden layers and calibration stay."""
         members, soft = copy.deepcopy(self.members), squash(x)
@@ -305,7 +295,7 @@ def fit_regression(
     degrees: float | None = None,
     experts: Sequence[str] = (),
     callbacks: Sequence[Callback] = (),
-) -> Fitted[RegressionEnsemble]:
+) -> Fitted:
     """Fit an ensemble to rows in standard units, x [N, D] and y [N, C].
 
     Held-out rows choose the tails unless ``degrees`` does. ``experts`` are names of those beside the networks; several
@@ -316,19 +306,19 @@ def fit_regression(
         options: dict[str, Any] = {"n_outputs": n_outputs, "noise_prior": noise_prior}
         trained = train_ensemble(RegressionMembers, x, y, weight, size=size, seed=seed, callbacks=callbacks, **options)
         members, rows, held = trained.members, trained.rows, trained.held
-        members.condition_on(rows.x, y, weight)
+        members.update(rows.x, y, rows.weight)  # on all rows, whatever each saw in training
         inputs, constant = InputRange.of(rows.x), (None,) * n_outputs
         if held is None:
             posterior = members.head.posterior()
             noise, tails = posterior.noise_variance.numpy(), degrees or float(posterior.t_degrees.mean())
             known = tuple(Calibration(float(level), 1.0, max(FEWEST_DEGREES, tails)) for level in noise.mean(0))
             return Fitted(RegressionEnsemble(members, inputs, noise, known, constant), trained.history, None)
-        folds, regions = held_out_functions(trained)
+        folds, regions = held_out_functions(held)
         stack = NETWORKS_ALONE
         if experts and n_outputs == 1 and FEWEST_ROWS <= len(x) <= MOST_ROWS:
             stack, (fold, region) = stack_experts(experts, trained, (folds[0], regions[0]))
             folds, regions = [fold], [region]
-        least = [stack.least_noise(float(level)) for level in held.said.noise.mean(0)]
+        least = [stack.least_noise(float(level)) for level in held.said.parameters.mean(0)]
         errors = [held_out_errors(one, shrink=True) for one in folds]
         calibrations = tuple(
             calibrate(inside, held_out_errors(region, shrink=False), level, degrees)
@@ -340,15 +330,12 @@ def fit_regression(
             for c, (one, inside) in enumerate(zip(folds, errors, strict=True)):
                 at_rows = np.column_stack([rows.x[one.position], one.y - inside.error])
                 fields[c] = fit_noise_field(at_rows, inside, calibrations[c], scale, rows.rng)
-        ensemble = RegressionEnsemble(members, inputs, held.said.noise, calibrations, tuple(fields), stack)
+        ensemble = RegressionEnsemble(members, inputs, held.said.parameters, calibrations, tuple(fields), stack)
         return Fitted(ensemble, trained.history, ensemble.held_out_sample(rows.x, folds))
 
 
-def held_out_functions(trained: Trained[RegressionMembers]) -> tuple[list[HeldOutFunctions], list[HeldOutFunctions]]:
+def held_out_functions(held: HeldOutPredictions) -> tuple[list[HeldOutFunctions], list[HeldOutFunctions]]:
     """Functions of each output at held-out rows of folds and of regions, by the members that have not seen a row."""
-    held, rows = trained.held, trained.rows
-    assert held is not None
-    folds, regions = (
-        [held.pooled(y, rows.weight, c, regions=kind) for c, y in enumerate(rows.y.T)] for kind in (False, True)
-    )
+    n_outputs = held.said.loc.shape[-1]
+    folds, regions = ([held.pooled(c, regions=kind) for c in range(n_outputs)] for kind in (False, True))
     return folds, regions

@@ -240,7 +240,7 @@ class GaussianProcess(Expert):
 def fit_gaussian_process(
     x: Array,
     y: Array,
-    weight: Array | None,
+    weight: Array,
     held_out: NDArray[np.bool_],
     first: NDArray[np.bool_],
     rng: np.random.Generator,
@@ -252,12 +252,11 @@ def fit_gaussian_process(
     the ``first`` [N] of the copies of a row says what hyper-parameters are: copies have no noise between them.
     """
     order = rng.permutation(len(x))
-    given = np.ones(len(x)) if weight is None else weight
 
     def fitted(rows: NDArray[np.int64], start: Array | None, n_steps: int) -> GaussianProcess:
         some = rows[first[rows]][:CENTRES]
-        kernel = Kernel(_search(x[some], y[some], given[some], start, n_steps))
-        return GaussianProcess.of(kernel, x[some], x[rows], y[rows], given[rows])
+        kernel = Kernel(_search(x[some], y[some], weight[some], start, n_steps))
+        return GaussianProcess.of(kernel, x[some], x[rows], y[rows], weight[rows])
 
     whole = fitted(order, None, FIRST_SEARCH)
     blind = (fitted(order[~outside[order]], whole.kernel.log, NEXT_SEARCH) for outside in held_out)

@@ -11,13 +11,13 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vmg.fit.calibration import NORMAL_DEGREES, ScalarCalibration, calibrate_scalar
+from vmg.fit.calibration import NORMAL_DEGREES, MemberPredictions, ScalarCalibration, calibrate_scalar
 from vmg.fit.design import InputRange, Size, squash, threads_for
 from vmg.fit.ensemble import Fitted, Function, HeldOutSample
 from vmg.fit.gaussian import FunctionEnsemble
@@ -25,8 +25,8 @@ from vmg.fit.trainer import Members, Trained, train_ensemble
 from vmg.likelihoods.families import Censored
 from vmg.likelihoods.scalar import LikelihoodAt, ScalarLikelihood
 from vmg.math.distributions import Array
-from vmg.math.evidence import group_precision, log_precision_prior
 from vmg.math.scalar_evidence import (
+    NODES,
     GaussianPrior,
     ScalarPosterior,
     ScalarRows,
@@ -41,7 +41,6 @@ from vmg.prediction.base import Factor, all_together, scaled_factor
 from vmg.training import Callback
 
 __all__ = [
-    "MemberFunctions",
     "OptimisedMembers",
     "ScalarEnsemble",
     "ScalarMembers",
@@ -67,10 +66,6 @@ class OptimisedMembers(Members):
         self._posterior: Any = None  # of the last training step, to start the next one from
         self._n_steps = 0
 
-    def prior_precision(self) -> Tensor:
-        """a [E, D]: every group of features has one precision."""
-        return group_precision(self.log_precision, self.features.group_sizes)
-
     def weight_shapes(self, *n_functions: int) -> dict[str, tuple[int, ...]]:
         """Shapes of the output weights' mean and of the root of their precision."""
         n_members, n_features = self.features.n_members, self.features.n_features
@@ -87,8 +82,7 @@ def posterior_of_all_rows(trained: Trained[Any]) -> Any:
     some = torch.arange(n_rows)
     if n_rows > ROWS_OF_POSTERIOR:
         some = torch.randperm(n_rows, generator=rows.generator)[:ROWS_OF_POSTERIOR]
-    weight = torch.ones(n_rows, dtype=torch.float64) if rows.weight is None else torch.as_tensor(rows.weight)
-    counted = (weight[some] * (n_rows / len(some))).expand(trained.members.features.n_members, -1)
+    counted = (torch.as_tensor(rows.weight)[some] * (n_rows / len(some))).expand(trained.members.features.n_members, -1)
     return trained.members.posterior(torch.as_tensor(rows.x)[some], torch.as_tensor(rows.y)[some], counted)
 
 
@@ -96,14 +90,6 @@ def mean_score(values: Tensor, weight: Tensor) -> float:
     """Weighted mean over members and rows, of values and weights [E, n]."""
     mean = float(torch.where(weight > 0, weight * values, 0.0).sum() / weight.sum())
     return mean if math.isfinite(mean) else -math.inf
-
-
-class MemberFunctions(NamedTuple):
-    """Centre and variance of each member's function [E, n], and its parameters of the likelihood [E, P]."""
-
-    loc: Array
-    variance: Array
-    theta: Array
 
 
 class ScalarMembers(OptimisedMembers):
@@ -125,21 +111,19 @@ class ScalarMembers(OptimisedMembers):
         """The likelihood with each member's own parameters."""
         return LikelihoodAt(self.likelihood, self.theta)
 
-    def log_posterior(self, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """The bound of the output layer plus the anchored log prior."""
-        phi, precision = self.features(x), self.prior_precision()
-        rows = ScalarRows(phi, y, weight, self.likelihood_at, TRAINING_NODES)
+    def evidence(self, features: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        """The bound of the output layer after a step of its posterior, [E]."""
+        precision, rows = self.prior_precision(), ScalarRows(features, y, weight, self.likelihood_at, TRAINING_NODES)
         with torch.no_grad():
             prior, before = GaussianPrior.from_precision(precision), self._posterior
             if before is None:
-                before = optimise(None, ScalarRows(phi, y, weight, self.likelihood_at), prior, FIRST_STEPS)
+                before = optimise(None, rows._replace(n_nodes=NODES), prior, FIRST_STEPS)
             fresh = self._n_steps % REFRESH_EVERY == 0
             self._posterior, spread = newton_step(before, rows, prior, refresh=fresh)
             self._n_steps += 1
             moved = ScalarPosterior(self._posterior.mean, before.root)
             moved.__dict__["covariance"] = before.covariance  # the same A
-        bound = scalar_bound(rows, precision, moved, spread)
-        return bound + self.features.log_prior() + log_precision_prior(self.log_precision), bound
+        return scalar_bound(rows, precision, moved, spread)
 
     @torch.no_grad()
     def posterior(self, x: Tensor, y: Tensor, weight: Tensor) -> ScalarPosterior:
@@ -148,16 +132,15 @@ class ScalarMembers(OptimisedMembers):
         return optimise(None, ScalarRows(phi, y, weight.to(phi), self.likelihood_at), prior, FINAL_STEPS, TOLERANCE)
 
     @torch.no_grad()
-    def predict_held_out(self, x: Tensor, y: Tensor, seen: Tensor) -> MemberFunctions:
+    def predict_held_out(self, x: Tensor, y: Tensor, seen: Tensor) -> MemberPredictions:
         """Functions of members that are conditioned on the rows they have seen, at all rows."""
         phi, prior = self.features(x), GaussianPrior.from_precision(self.prior_precision())
         n_steps = FIRST_STEPS if self._posterior is None else CHECKING_STEPS
         rows = ScalarRows(phi, y, seen, self.likelihood_at, TRAINING_NODES)
         posterior = optimise(self._posterior, rows, prior, n_steps)
-        loc, variance = posterior.centre(phi), posterior.variance(phi)
-        return MemberFunctions(*(part.double().numpy() for part in (loc, variance, self.theta.detach())))
+        return MemberPredictions.of(posterior.centre(phi), posterior.variance(phi), self.theta)
 
-    def score(self, predictions: MemberFunctions, y: Tensor, weight: Tensor) -> float:
+    def score(self, predictions: MemberPredictions, y: Tensor, weight: Tensor) -> float:
         """Mean log probability of held-out targets."""
         loc, variance, theta = (torch.as_tensor(part) for part in predictions)
         return mean_score(mean_log_prob(LikelihoodAt(self.likelihood, theta), y.double(), loc, variance), weight)
@@ -228,7 +211,7 @@ def fit_scalar(
     size: Size,
     seed: int,
     callbacks: Sequence[Callback] = (),
-) -> Fitted[ScalarEnsemble]:
+) -> Fitted:
     """Fit to rows in standard units, x [N, D], and targets y [N] or [N, 2] as the likelihood takes them."""
     with threads_for(size.step_work(*x.shape)):
         options: dict[str, Any] = {"likelihood": likelihood}
@@ -236,8 +219,8 @@ def fit_scalar(
         members, held = trained.members, trained.held
         calibration, sample = ScalarCalibration(theta=members.theta.detach().mean(0).numpy()), None
         if held is not None:
-            folds, regions = (held.pooled(y, weight, regions=kind) for kind in (False, True))
-            calibration = calibrate_scalar(likelihood, folds, regions, held.said.theta.mean(0))
+            folds, regions = (held.pooled(regions=kind) for kind in (False, True))
+            calibration = calibrate_scalar(likelihood, folds, regions, held.said.parameters.mean(0))
             variance = calibration.inflation * folds.variance + folds.excess
             sample = Function(calibration.sharpness * folds.loc, variance)
         posterior = posterior_of_all_rows(trained)

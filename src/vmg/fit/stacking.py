@@ -14,7 +14,7 @@ the process knows how rough the data are: there the variance of the mixture is a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,7 +29,7 @@ from vmg.fit.gaussian_process import GaussianProcess, fit_gaussian_process
 from vmg.fit.trainer import Trained
 from vmg.math.distributions import Array, best_student_score, lowest
 
-__all__ = ["EXPERTS", "MOST_ROWS", "Stack", "StackingLoss", "mix", "mix_held_out", "pool", "stack_experts", "weigh"]
+__all__ = ["EXPERTS", "MOST_ROWS", "Stack", "mix", "mix_held_out", "pool", "stack_experts", "stacking_loss", "weigh"]
 
 EXPERTS: dict[str, type[Expert]] = {kind.name: kind for kind in (GaussianProcess, BoostedTrees)}
 """Experts that can stand beside the networks, by name."""
@@ -63,13 +63,11 @@ class Stack:
 
     def mix(self, x: Array, networks: Mixture, extrapolation: Array) -> Mixture:
         """The mixture [N, 1] at squashed rows x [N, D]; ``extrapolation`` [N] is the factor of experts' variances."""
-        said, least = [Function(networks.loc[:, 0], networks.variance[:, 0])], np.zeros(len(x))
-        for expert in self.experts:
-            loc, variance = expert.predict(x)
-            said.append(Function(loc, variance * extrapolation))
-            if isinstance(expert, GaussianProcess):
-                least = np.where(said[-1].variance > self.known, said[-1].variance, 0.0)
-        loc, variance = (np.stack(part, 1) for part in zip(*said, strict=True))
+        said = [expert.predict(x) for expert in self.experts]
+        loc = np.column_stack([networks.loc, *(one.loc for one in said)])
+        variance = np.column_stack([networks.variance, *(one.variance * extrapolation for one in said)])
+        process = np.array([isinstance(expert, GaussianProcess) for expert in (None, *self.experts)])
+        least = np.where(process & (variance > self.known), variance, 0.0).max(1)
         mixed = mix(loc, variance, self.weight)
         return Mixture(mixed.loc[:, None], mixed.variance[:, None], least[:, None])
 
@@ -163,10 +161,10 @@ def weigh(experts: Sequence[HeldOutFunctions], names: Sequence[str]) -> Array:
 
     Experts with little weight get none, and trees, which know no ignorance, do not stand alone.
     """
-    loss, n_experts = StackingLoss(experts, names), len(experts)
-    starts = np.concatenate([loss.lean[None] + 0.1, LEAD * np.eye(n_experts)])
-    rounds = 60 * n_experts
-    best = lowest(loss.penalised, starts, first_step=1.0, rounds=rounds, x_tolerance=1e-2, loss_tolerance=1e-5)
+    lean, n_experts = np.array([LEAN.get(name, 0.0) for name in names]), len(experts)
+    starts = np.concatenate([lean[None] + 0.1, LEAD * np.eye(n_experts)])
+    loss, rounds = stacking_loss(experts, lean), 60 * n_experts
+    best = lowest(loss, starts, first_step=1.0, rounds=rounds, x_tolerance=1e-2, loss_tolerance=1e-5)
     weight = special.softmax(best)
     weight = np.where(weight < LEAST_WEIGHT, 0.0, weight)
     weight /= weight.sum()
@@ -177,28 +175,23 @@ def weigh(experts: Sequence[HeldOutFunctions], names: Sequence[str]) -> Array:
     return weight
 
 
-class StackingLoss:
-    """Loss of the weights of experts, on errors of rows that none of them has seen."""
+def stacking_loss(experts: Sequence[HeldOutFunctions], lean: Array) -> Callable[[Array], float]:
+    """The loss of log weights [K] on errors of rows that no expert has seen, with a prior around ``lean``.
 
-    def __init__(self, experts: Sequence[HeldOutFunctions], names: Sequence[str]) -> None:
-        first = experts[0]
-        self.lean = np.array([LEAN.get(name, 0.0) for name in names])
-        self.error = np.stack([first.y - one.loc for one in experts], 1)
-        self.share = first.weight / first.weight.sum()
-        self.excess = self.share @ np.stack([one.excess for one in experts], 1)
+    It is − log density of a Student t at its best scale + log root mean square. A mean of few members errs more than
+    that of all will, by the excess.
+    """
+    first = experts[0]
+    error = np.stack([first.y - one.loc for one in experts], 1)
+    share = first.weight / first.weight.sum()
+    excess = share @ np.stack([one.excess for one in experts], 1)
 
-    def __call__(self, weight: Array) -> float:
-        """− log density of a Student t at its best scale + log root mean square, of weights [K].
-
-        A mean of few members errs more than that of all will, by the excess.
-        """
-        squared = np.square(self.error @ weight)
-        mean = self.share @ squared + 1e-12
-        squared = squared * max(0.5, 1 - self.excess @ weight**2 / mean)
-        return float(0.5 * np.log(self.share @ squared + 1e-12) - best_student_score(squared, self.share))
-
-    def penalised(self, values: Array) -> float:
-        """The same of weights softmax(values), with their prior."""
-        away = values - self.lean
+    def loss(values: Array) -> float:
+        weight, away = special.softmax(values), values - lean
+        squared = np.square(error @ weight)
+        squared = squared * max(0.5, 1 - excess @ weight**2 / (share @ squared + 1e-12))
+        fit = best_student_score(squared, share)
         prior = np.square((away - away.mean()) / 3).sum()
-        return self(special.softmax(values)) + 0.5 * PRIOR_ROWS * prior / len(self.error)
+        return float(0.5 * np.log(share @ squared + 1e-12) - fit + 0.5 * PRIOR_ROWS * prior / len(error))
+
+    return loss

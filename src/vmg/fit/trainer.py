@@ -17,9 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vmg.fit.calibration import HeldOutPredictions
-from vmg.fit.design import Design, Size, TrainingPlan, count_directions, squash
+from vmg.fit.calibration import HeldOutPredictions, MemberPredictions
+from vmg.fit.design import FitRows, Size, TrainingPlan, count_directions
 from vmg.math.distributions import Array
+from vmg.math.evidence import group_precision, log_precision_prior
 from vmg.math.linalg import NotPositiveDefiniteError
 from vmg.model_file import Tensors
 from vmg.nn.anchored import AnchoredFeatures
@@ -28,7 +29,7 @@ from vmg.training import Callback, History, Progress
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Adam", "FitRows", "MemberRun", "Members", "Trained", "train_ensemble", "train_members"]
+__all__ = ["Adam", "MemberRun", "Members", "Trained", "train_ensemble", "train_members"]
 
 CHECK_EVERY = 10  # steps between two looks at the held-out rows
 CHECKED_ROWS = 4096  # at most, of which a member's held-out ones are scored
@@ -67,42 +68,31 @@ class Members(nn.Module, ABC):
         members.load_state_dict(copies, assign=True)
         return members.eval()
 
-    @abstractmethod
+    log_precision: Any  # logarithms of the prior's precisions [E, G], one for each group of features
+
+    def prior_precision(self) -> Tensor:
+        """a [E, D]: every group of features has one precision."""
+        return group_precision(self.log_precision, self.features.group_sizes)
+
     def log_posterior(self, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Log posterior of each member's hidden layers up to a constant, and the part that is the data's: [E] each."""
+        fit = self.evidence(self.features(x), y, weight)
+        return fit + self.features.log_prior() + log_precision_prior(self.log_precision), fit
 
     @abstractmethod
-    def predict_held_out(self, x: Tensor, y: Tensor, seen: Tensor) -> Any:
-        """Predict rows x by each member, conditioned on the rows that it has ``seen`` [E, n].
-
-        Gives a named tuple of arrays, members first, among them ``loc`` and ``variance`` [E, n, ...].
-        """
+    def evidence(self, features: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        """Log evidence of the rows, or the bound of it, with the output layer integrated out, [E]."""
 
     @abstractmethod
-    def score(self, predictions: Any, y: Tensor, weight: Tensor) -> float:
+    def predict_held_out(self, x: Tensor, y: Tensor, seen: Tensor) -> MemberPredictions:
+        """Predict rows x by each member, conditioned on the rows that it has ``seen`` [E, n]."""
+
+    @abstractmethod
+    def score(self, predictions: MemberPredictions, y: Tensor, weight: Tensor) -> float:
         """Score on held-out rows, whose weights [E, n] are zero for rows that a member has seen."""
 
 
 Kind = TypeVar("Kind", bound=Members)
-
-
-@dataclass(frozen=True)
-class FitRows:
-    """Rows of a fit: squashed inputs [N, D], targets [N, ...] and weights [N], and which of them members see."""
-
-    x: Array
-    y: NDArray[Any]
-    weight: Array | None
-    design: Design
-    rng: np.random.Generator
-    generator: torch.Generator
-
-    @classmethod
-    def of(cls, x: Array, y: NDArray[Any], weight: Array | None, n_members: int, seed: int) -> FitRows:
-        """Rows with inputs in standard units, and a design for them."""
-        x, rng = squash(x), np.random.default_rng(seed)
-        design = Design.choose(x, n_members, rng, y)
-        return cls(x, y, weight, design, rng, torch.Generator().manual_seed(seed))
 
 
 @dataclass(frozen=True)
@@ -122,7 +112,7 @@ class Batch:
     def of(cls, rows: FitRows) -> Batch:
         """All rows of a fit."""
         x, y = torch.as_tensor(rows.x, dtype=torch.float32), torch.as_tensor(rows.y)
-        weight = torch.ones(len(x)) if rows.weight is None else torch.as_tensor(rows.weight, dtype=torch.float32)
+        weight = torch.as_tensor(rows.weight, dtype=torch.float32)
         unseen, stops = torch.as_tensor(rows.design.held_out), torch.zeros(rows.design.n_members, 1, dtype=torch.bool)
         stops[rows.design.stopping_members] = True
         counted = weight.expand(unseen.shape), weight * ~unseen, weight * (unseen & stops)
@@ -200,7 +190,7 @@ def _train_blind(run: MemberRun) -> HeldOutPredictions:
         checked = checked.of_rows(index)
 
     @torch.no_grad()
-    def predict() -> Any:
+    def predict() -> MemberPredictions:
         return members.predict_held_out(checked.x, checked.y, checked.seen)
 
     best, best_step = -np.inf, 0
@@ -216,7 +206,7 @@ def _train_blind(run: MemberRun) -> HeldOutPredictions:
         if not run.step(plan.rate * min(1.0, (step + 1) / WARM_UP)):
             break
     torch._foreach_copy_(run.optimiser.values, kept)
-    return HeldOutPredictions.of(predict(), rows.design, rows.x, index.numpy())
+    return HeldOutPredictions(predict(), rows, index.numpy())
 
 
 class MemberRun:
