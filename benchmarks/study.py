@@ -68,7 +68,7 @@ class Task:
     holdout: Holdout
 
     def plan(self) -> Plan:
-        choices = TableChoices().changed(ignore=[self.holdout.by] if self.holdout.by else [])
+        choices = TableChoices.of(ignore=[self.holdout.by] if self.holdout.by else [])
         plan = Plan.make(self.frame, self.target, self.task, self.holdout, choices, seed=0)
         ((fitted, held),) = plan.splits
         order = np.random.default_rng(0)

@@ -301,10 +301,9 @@ def test_leaks_of_classes_are_said():
 
 
 def test_choices_are_kept_with_the_model(tmp_path):
-    choices = TableChoices({"zip": "category"}).changed(ignore=["note"], date_formats={"sold": "%d/%m/%Y"}, decimal=",")
-    assert choices == TableChoices(
-        {"sold": "date", "zip": "category", "note": "ignore"}, {"sold": "%d/%m/%Y"}, decimal_comma=True
-    )
+    formats = {"sold": "%d/%m/%Y"}
+    choices = TableChoices.of(categorical=["zip"], ignore=["note"], date_formats=formats, decimal=",")
+    assert choices == TableChoices({"zip": "category", "note": "ignore"}, formats, decimal_comma=True)
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(
         {
@@ -325,7 +324,7 @@ def test_mistakes_in_choices():
     with pytest.raises(TableError, match="type of 'a' must be one of number, category"):
         TableChoices({"a": "colour"})
     with pytest.raises(TableError, match="decimal must be a point or a comma; got 5"):
-        TableChoices().changed(decimal=5)
+        TableChoices.of(decimal=5)
 
 
 def test_a_column_that_is_not_what_the_user_says():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -84,7 +85,7 @@ def compare(
     for note in [] if silent else notes:
         bullet(note)
     settings: dict[str, Any] = {"task": options.asked_task(task), "options": options.estimator_options(preset, seed)}
-    settings["choices"] = choices if by is None else choices.changed(ignore=[by])
+    settings["choices"] = choices if by is None else replace(choices, types={**choices.types, by: "ignore"})
     TableModel.check(frame, target, **settings)  # mistakes are said before any work
     asked: dict[str, Any] = {"rivals": None if rivals is None else options.split_names(rivals), "coverage": coverage}
     watched: dict[str, Any] = {"watch": partial(TrainingBar, quiet=quiet), "tell": None if quiet else say_aside}

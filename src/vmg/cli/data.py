@@ -80,7 +80,7 @@ def load_both(path: Path, data: Path, quiet: bool, decimal: str | None = None) -
         refuse_options("needs one model; a fleet reads numbers as in its fit", decimal=decimal)
         left_out = [model.by]
     elif decimal is not None:
-        model = model.with_decimal(bool(TableChoices().changed(decimal=decimal).decimal_comma))
+        model = model.with_decimal(bool(TableChoices.of(decimal=decimal).decimal_comma))
     frame, notes = read_table(data, **model.reading)
     model.encoder.check(frame)
     notes = [*notes, *table_remarks(model.encoder, frame, model.target, [*model.choices.ignored, *left_out])]

@@ -142,13 +142,13 @@ def _make_choices(
     for text in date_format or []:
         name, sign, form = text.partition("=")
         formats[name if sign else ""] = form if sign else text
-    return TableChoices().changed(
+    return TableChoices.of(
         categorical=split_names(categorical),
         ignore=split_names(ignore),
         date_formats=formats,
         decimal=decimal,
-        na_values=None if na is None else split_names(na),
-        header=False if no_header else None,
+        na_values=None if na is None else tuple(split_names(na)),
+        header=not no_header,
     )
 
 

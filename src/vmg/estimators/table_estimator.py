@@ -177,7 +177,7 @@ class TableEstimator(EstimatorBase):
 
     def _choices(self) -> TableChoices:
         """Choices about columns from the parameters."""
-        return TableChoices().changed(
+        return TableChoices.of(
             categorical=self.categorical, ignore=self.ignore, date_formats=self.date_formats, decimal=self.decimal
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from html import escape
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -404,7 +404,7 @@ class TableModel:
         """Tensors and a document for a model file."""
         tensors, estimator = self.estimator.to_document()
         own = {one.name: getattr(self, one.name) for one in fields(self)}
-        own |= {"estimator": estimator, "choices": self.choices.to_document(), "held_out": dict(self.held_out)}
+        own |= {"estimator": estimator, "choices": asdict(self.choices), "held_out": dict(self.held_out)}
         return tensors, {"holds": "TableModel", **own}
 
     @classmethod

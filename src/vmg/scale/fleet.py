@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -317,7 +317,7 @@ def fit_fleet(
     digest.add(table.rows.frame.assign(**{target: table.values, f"{by} ": keys}))
     seed = options.pop("random_state")
     settings = {"target": target, "by": by, "task": table.target.task, "pool": pool, "seed": seed}
-    settings |= {"options": repr(sorted(options.items())), "choices": choices.to_document(), "rows": digest.hexdigest()}
+    settings |= {"options": repr(sorted(options.items())), "choices": asdict(choices), "rows": digest.hexdigest()}
     with Run({**settings, "version": vmg.__version__}).claim(out) as folder:
         (folder.path / MODELS).mkdir(exist_ok=True)
         sizes = {key: len(places) for key, places in rows.items() if key not in refused}

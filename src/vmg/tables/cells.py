@@ -9,8 +9,8 @@ import hashlib
 import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from difflib import get_close_matches
-from functools import cached_property
-from typing import Any, TypeVar
+from functools import cached_property, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -20,18 +20,16 @@ from numpy.typing import NDArray
 
 __all__ = [
     *("LONGEST_VALUE", "LONGEST_WORD", "NUMBER", "CellTable", "Cells", "RowDigest", "TableError", "as_frame", "count"),
-    *("full_matches", "is_number", "listing", "naive_timestamps", "plain", "require_columns", "short", "to_texts"),
+    *("full_matches", "is_number", "kept", "listing", "naive_timestamps", "require_columns", "short", "to_texts"),
 ]
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
-NUMBER_PATTERN = re.compile(NUMBER)
 COLLECTIONS = (list, tuple, dict, set, np.ndarray)
 LONGEST_WORD = 1_000  # characters of a text that count: two texts that begin with as many equal ones are the same
 LONGEST_VALUE = 64  # characters of a number, a date or a time; a longer text is a word
-
-
 LISTED = 8  # names that a sentence shows before it says "and 5 more"
 LONGEST_NAME = 80  # characters of a name in a sentence
 
@@ -59,15 +57,14 @@ def short(value: float) -> str:
 
 def is_number(text: str) -> bool:
     """Whether a text is a plain number."""
-    return len(text) <= LONGEST_VALUE and NUMBER_PATTERN.fullmatch(text) is not None
+    return len(text) <= LONGEST_VALUE and re.fullmatch(NUMBER, text) is not None
 
 
 class Cells:
     """The cells of one column, in plain types, as texts, and as whatever was read from them.
 
-    Texts are kept as ``levels``, the different ones in order of appearance, and ``codes``, the place of each cell among
-    them, -1 where the cell is missing or blank. Readers of numbers and dates work on levels, and :meth:`once` keeps
-    their results.
+    Texts are kept as ``levels``, the different ones, stripped, in order of appearance, and ``codes``, the place of each
+    cell among them, -1 where the cell is missing or blank. Readers of numbers and dates work on levels.
 
     Parameters
     ----------
@@ -78,18 +75,12 @@ class Cells:
     """
 
     def __init__(self, column: pd.Series, *, training: bool = False) -> None:
-        self.name, self.index, self.training = str(column.name), column.index, training
-        self.column = plain(column)
-        self._kept: dict[Hashable, Any] = {}
+        self.name, self.training = str(column.name), training
+        self.column = _plain(column)
+        self.results: dict[Hashable, Any] = {}  # of functions that are ``kept``
 
     def __len__(self) -> int:
         return len(self.column)
-
-    def once(self, key: Hashable, read: Callable[[], T]) -> T:
-        """The result of ``read``, which is called the first time alone."""
-        if key not in self._kept:
-            self._kept[key] = read()
-        return self._kept[key]
 
     @cached_property
     def is_numeric(self) -> bool:
@@ -103,7 +94,7 @@ class Cells:
 
     @property
     def is_category(self) -> bool:
-        """Whether the column is of pandas' type of categories: somebody has decided that it is no number."""
+        """Whether the column is of pandas' type of categories: its owner has decided that it is no number."""
         return isinstance(self.column.dtype, pd.CategoricalDtype)
 
     @cached_property
@@ -123,8 +114,6 @@ class Cells:
             return pd.factorize(np.array(texts, dtype=object))
         places, cells = pd.factorize(column)
         texts_of = np.array([*map(_text, cells.astype(object)), None], dtype=object)  # the last is for missing cells
-        if len(set(texts_of)) == len(texts_of) and None not in texts_of[:-1]:
-            return places, texts_of[:-1]
         joined, levels = pd.factorize(texts_of)  # " a" and "a" are the same text
         return joined[places], levels
 
@@ -140,8 +129,12 @@ class Cells:
 
     @cached_property
     def arrow(self) -> pa.Array:
-        """The levels for Arrow's functions; texts that are too long for a number or a date are empty."""
-        return pa.array(["" if len(text) > LONGEST_VALUE else _valid(text) for text in self.levels], type=pa.string())
+        """The levels for Arrow's functions; texts that are too long for a number or a date are empty.
+
+        Half of a character, which no encoding has, is a question mark.
+        """
+        known = [text.encode(errors="replace").decode() if len(text) <= LONGEST_VALUE else "" for text in self.levels]
+        return pa.array(known, type=pa.string())
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
@@ -186,15 +179,23 @@ class Cells:
         return self.column.dtype == object and any(isinstance(cell, COLLECTIONS) for cell in self.column)
 
 
+def kept(read: Callable[Concatenate[Cells, P], T]) -> Callable[Concatenate[Cells, P], T]:
+    """A reader of cells that runs once for each column and each set of other arguments."""
+
+    @wraps(read)
+    def once(cells: Cells, /, *args: P.args, **named: P.kwargs) -> T:
+        key = (read, args, *named.items())
+        if key not in cells.results:
+            cells.results[key] = read(cells, *args, **named)
+        return cells.results[key]
+
+    return once
+
+
 class CellTable:
     """The columns of a data frame, each of them read once however often it is asked for.
 
-    Parameters
-    ----------
-    frame : DataFrame
-        Every column has a name of its own, a text.
-    training : bool
-        Whether these are training rows, in which an infinite number counts as missing.
+    Every column has a name of its own, a text. Rows of ``training`` are as in :class:`Cells`.
     """
 
     def __init__(self, frame: pd.DataFrame, *, training: bool = False) -> None:
@@ -244,7 +245,7 @@ def full_matches(texts: pa.Array | pa.ChunkedArray, pattern: str) -> NDArray[np.
     return pc.match_substring_regex(texts, f"^(?:{pattern})$").to_numpy(zero_copy_only=False)
 
 
-def plain(column: pd.Series) -> pd.Series:
+def _plain(column: pd.Series) -> pd.Series:
     """The column without layers that cells cannot be read through: dense, in pandas' own types, timestamps in UTC.
 
     No timestamp with a zone is turned into an object on the way: at years before 1600 pandas ends there in a crash.
@@ -272,15 +273,10 @@ def _text(value: Any) -> str | None:
     return str(value).strip()[:LONGEST_WORD] or None
 
 
-def _valid(text: str) -> str:
-    """The text with a question mark for half of a character, which no encoding has."""
-    return text if text.isascii() else text.encode(errors="replace").decode()
-
-
 def naive_timestamps(column: pd.Series) -> NDArray[np.datetime64]:
     """Timestamps of a datetime column in UTC, without a zone, to the microsecond."""
     try:
-        return plain(column).to_numpy(dtype="datetime64[us]", copy=True)
+        return _plain(column).to_numpy(dtype="datetime64[us]", copy=True)
     except (OverflowError, ValueError) as error:
         raise TableError(f"the column '{column.name}' has dates beyond any calendar: {error}") from error
 
@@ -302,8 +298,7 @@ def as_frame(table: Any) -> pd.DataFrame:
     if hasattr(table, "collect") and hasattr(table, "lazy"):  # a lazy frame of Polars
         table = table.collect()
     if hasattr(table, "__arrow_c_stream__"):
-        arrow = table if isinstance(table, pa.Table) else pa.table(table)
-        return arrow.to_pandas(date_as_object=False)
+        return pa.table(table).to_pandas(date_as_object=False)
     if isinstance(table, dict):
         return pd.DataFrame(table)
     raise TableError(f"a table must be a data frame of pandas or Polars, or an Arrow table; got {type(table).__name__}")

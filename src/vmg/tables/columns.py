@@ -34,14 +34,13 @@ __all__ = [
 ]
 
 Array = NDArray[np.float64]
-Features = dict[str, Array]
 Mask = NDArray[np.bool_]
 
 LARGEST = 1e154  # the square of a larger number is infinite
 FAR = 1e6  # widths of the training range; what is farther out is taken to be there, where ignorance is immense already
-MIN_NUMBER_SHARE = 0.9  # of the cells that must be numbers for the rest to count as missing
+MIN_NUMBER_SHARE = 0.9  # of the cells that must be values for the rest to count as missing
 BOOLEAN_WORDS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0, "1": 1.0, "0": 0.0}
-N_QUANTILES = 9
+DECILES = np.linspace(0.1, 0.9, 9)
 YEAR_DAYS, WEEK_DAYS, DAY_HOURS = 365.25, 7.0, 24.0
 SAME_SCALE = float(np.sqrt(2.0))  # of 0/1 features, two of which differ between two categories, and of circles
 MAX_LEVELS = 20
@@ -54,7 +53,7 @@ SEED = 0
 
 IGNORED = "ignore"
 TYPES = ("number", "category", "date", "time", "boolean", IGNORED)
-DECIMALS = {".": False, ",": True, "point": False, "comma": True}
+DECIMALS = {".": False, ",": True}
 
 
 @dataclass(frozen=True)
@@ -67,12 +66,8 @@ class TableChoices:
         Kinds of columns: number, category, date, time, boolean, or ignore.
     date_formats : mapping of str to str
         Formats of dates by column, as in ``{"sold": "%d/%m/%Y"}``; the column "" stands for all others.
-    decimal_comma : bool or None
-        Whether a comma is the decimal point; None: found out.
-    na_values : tuple of str or None
-        Words of a file that mean a missing cell, as an empty one does; None: NA, ?, - and the like.
-    header : bool
-        Whether the first line of a file names the columns.
+    decimal_comma, na_values, header
+        As in :class:`~vmg.tables.files.TextRules`.
     """
 
     types: Mapping[str, str] = field(default_factory=dict)
@@ -87,6 +82,23 @@ class TableChoices:
                 raise TableError(f"the type of '{name}' must be one of {', '.join(TYPES)}; got '{kind}'")
         for date_format in self.date_formats.values():
             check_date_format(date_format)
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        categorical: Iterable[str] = (),
+        ignore: Iterable[str] = (),
+        date_formats: Mapping[str, str] | None = None,
+        decimal: str | None = None,
+        **others: Any,
+    ) -> TableChoices:
+        """The choices as estimators and commands have them: names of columns, and the decimal mark."""
+        if decimal not in (None, *DECIMALS):
+            raise TableError(f"decimal must be a point or a comma; got {decimal!r:.20}")
+        types = dict.fromkeys(categorical, "category") | dict.fromkeys(ignore, IGNORED)
+        comma = None if decimal is None else DECIMALS[decimal]
+        return cls(types, dict(date_formats or {}), comma, **others)
 
     @property
     def ignored(self) -> list[str]:
@@ -106,42 +118,16 @@ class TableChoices:
     @property
     def reading(self) -> dict[str, Any]:
         """The arguments of :func:`~vmg.tables.read_table`: cells of some columns are read as they are written."""
-        texts = [name for name, kind in self.types.items() if kind in ("category", "date", "time")]
-        texts += [name for name in self.date_formats if name]
-        rest = {"decimal_comma": self.decimal_comma, "na_values": self.na_values, "header": self.header}
-        return {"texts": texts, **rest}
+        texts = [name for name in self.named if self.kind(name) in ("category", "date", "time")]
+        return {name: getattr(self, name) for name in ("decimal_comma", "na_values", "header")} | {"texts": texts}
+
+    def kind(self, name: str) -> str | None:
+        """The kind of a column: a date where its format is given; None: found out."""
+        return self.types.get(name, "date" if name in self.date_formats else None)
 
     def date_format(self, name: str) -> str | None:
         """The format of a column's dates."""
-        return self.date_formats.get(name) or (self.date_formats.get("") if self.types.get(name) == "date" else None)
-
-    def changed(
-        self,
-        *,
-        categorical: Iterable[str] = (),
-        ignore: Iterable[str] = (),
-        date_formats: Mapping[str, str] | None = None,
-        decimal: str | None = None,
-        na_values: Iterable[str] | None = None,
-        header: bool | None = None,
-    ) -> TableChoices:
-        """The choices with others on top."""
-        if decimal not in (None, *DECIMALS):
-            raise TableError(f"decimal must be a point or a comma; got {decimal!r:.20}")
-        types = {**self.types, **dict.fromkeys(categorical, "category"), **dict.fromkeys(ignore, IGNORED)}
-        formats = dict(date_formats or {})
-        types = dict.fromkeys(filter(None, formats), "date") | types
-        return TableChoices(
-            types,
-            {**self.date_formats, **formats},
-            self.decimal_comma if decimal is None else DECIMALS[decimal],
-            self.na_values if na_values is None else tuple(na_values),
-            self.header if header is None else header,
-        )
-
-    def to_document(self) -> dict[str, Any]:
-        """The choices for a model file."""
-        return asdict(self)
+        return self.date_formats.get(name) or (self.date_formats.get("") if self.kind(name) == "date" else None)
 
 
 class Reading(NamedTuple):
@@ -171,11 +157,11 @@ class Column(ABC):
     @property
     @abstractmethod
     def feature_scales(self) -> dict[str, float]:
-        """The features of :meth:`transform`, in its order, and the distance in each that counts as one; inf: none."""
+        """Names of the features, and the distance in each that counts as one; infinite: none."""
 
     @abstractmethod
-    def transform(self, cells: Cells, *, clip: bool = False) -> Features:
-        """Named features of each row, none missing; ``clip`` moves values outside the training range to its ends."""
+    def transform(self, cells: Cells, *, clip: bool = False) -> list[Array]:
+        """Features of the rows, none missing; ``clip`` moves values outside the training range to its ends."""
 
     @abstractmethod
     def marks(self, cells: Cells, slack: float = 0.0) -> dict[str, Mask]:
@@ -200,9 +186,9 @@ class Column(ABC):
     def _missing_scale(self) -> dict[str, float]:
         return {f"{self.name}: missing": 1.0} if self.n_missing else {}
 
-    def _missing_mark(self, missing: Mask) -> Features:
+    def _missing_mark(self, missing: Mask) -> list[Array]:
         """A feature that marks missing cells, where training rows had some."""
-        return {name: missing.astype(np.float64) for name in self._missing_scale}
+        return [missing.astype(np.float64)] if self.n_missing else []
 
 
 # -- numbers, booleans, dates and times: one value a cell --------------------------------------------------------------
@@ -215,30 +201,46 @@ class ValueColumn(Column):
     Missing ones become the median. ``unreadable`` are texts of training rows that are no values.
     """
 
-    median: float
+    median: float = 0.0
     low: float = -LARGEST
     high: float = LARGEST
     spread: float = 1.0
     unreadable: list[str] = field(default_factory=list)
+    quantiles: list[float] = field(default_factory=list)  # at 10 % to 90 %
 
     quantity: ClassVar[str] = ""  # what the feature is called beside the column's name
 
     @classmethod
-    def _facts(cls, cells: Cells, values: Array) -> dict[str, Any]:
-        """The fields of this class; no fields where no cell is a value."""
+    def fit(cls, cells: Cells, reading: Reading) -> ValueColumn | None:
+        choices = cls._choose(cells, reading)
+        if choices is None:
+            return None
+        column = cls(cells.name, 0, **choices)
+        values = column.values(cells)
         given = values[~np.isnan(values)]
-        if not len(given):
-            return {}
+        if not len(given) or (len(given) < MIN_NUMBER_SHARE * cells.n_given and not reading.forced):
+            return None
         scale = float(np.abs(given).max()) or 1.0
-        return {
-            "name": cells.name,
-            "n_missing": len(values) - len(given),
-            "median": float(np.median(given)),
-            "low": float(given.min()),
-            "high": float(given.max()),
-            "spread": float((given / scale).std() * scale) or 1.0,
-            "unreadable": _unreadable(cells, values),
-        }
+        if scale > LARGEST:
+            raise TableError(
+                f"the column '{cells.name}' must hold {cls.plural} of at most {LARGEST:g} in size; got {scale:g}. "
+                "Leave it out, or use another unit."
+            )
+        return replace(
+            column,
+            n_missing=len(values) - len(given),
+            median=float(np.median(given)),
+            low=float(given.min()),
+            high=float(given.max()),
+            spread=float((given / scale).std() * scale) or 1.0,
+            unreadable=_unreadable(cells, values),
+            quantiles=np.quantile(given, DECILES).tolist(),
+        )
+
+    @classmethod
+    @abstractmethod
+    def _choose(cls, cells: Cells, reading: Reading) -> dict[str, Any] | None:
+        """The fields that say how cells are read; None if they are not of this kind."""
 
     @abstractmethod
     def values(self, cells: Cells) -> Array:
@@ -249,36 +251,31 @@ class ValueColumn(Column):
         return {}
 
     @property
-    def circle_names(self) -> tuple[str, ...]:
-        """Names of the circles."""
-        return ()
-
-    @property
     def is_feature(self) -> bool:
         """Whether the value itself is a feature, beside its circles."""
         return True
 
     @property
     def feature_scales(self) -> dict[str, float]:
-        parts = [f"{self.name}: {circle} {part}" for circle in self.circle_names for part in ("sin", "cos")]
+        parts = [f"{self.name}: {circle} {part}" for circle in self.circles(np.empty(0)) for part in ("sin", "cos")]
         own = {f"{self.name}{self.quantity}": self.spread} if self.is_feature else {}
         return own | dict.fromkeys(parts, SAME_SCALE) | self._missing_scale
 
-    def transform(self, cells: Cells, *, clip: bool = False) -> Features:
+    def transform(self, cells: Cells, *, clip: bool = False) -> list[Array]:
         values = np.clip(self.values(cells), self.low, self.high) if clip else self.values(cells)
         missing, reach = np.isnan(values), min(FAR * max(self.high - self.low, self.spread), LARGEST)
         near = np.clip(values, max(self.low - reach, -LARGEST), min(self.high + reach, LARGEST))
-        features = {f"{self.name}{self.quantity}": np.where(missing, self.median, near)} if self.is_feature else {}
-        for circle, turn in self.circles(values).items():  # what is missing is at the centre
-            for part in (np.sin, np.cos):
-                features[f"{self.name}: {circle} {part.__name__}"] = np.nan_to_num(part(2 * np.pi * turn), nan=0.0)
-        return features | self._missing_mark(missing)
+        features = [np.where(missing, self.median, near)] if self.is_feature else []
+        for turn in self.circles(values).values():  # what is missing is at the centre
+            features += [np.nan_to_num(part(2 * np.pi * turn), nan=0.0) for part in (np.sin, np.cos)]
+        return features + self._missing_mark(missing)
 
     def marks(self, cells: Cells, slack: float = 0.0) -> dict[str, Mask]:
         values, margin = self.values(cells), slack * self.spread
-        with np.errstate(invalid="ignore"):
-            outside = (values < self.low - margin) | (values > self.high + margin)
-            return {"missing": np.isnan(values), "outside": outside}
+        return {
+            "missing": np.isnan(values),
+            "outside": (values < self.low - margin) | (values > self.high + margin),
+        }
 
     def unseen(self, cells: Cells) -> list[str]:
         return [text for text in _unreadable(cells, self.values(cells)) if text not in self.unreadable]
@@ -300,28 +297,14 @@ class NumberColumn(ValueColumn):
 
     decimal_comma: bool = False
     unit: str = ""
-    quantiles: list[float] = field(default_factory=list)  # at 10 % to 90 %
 
     kind, plural = "number", "numbers"
 
     @classmethod
-    def fit(cls, cells: Cells, reading: Reading) -> NumberColumn | None:
+    def _choose(cls, cells: Cells, reading: Reading) -> dict[str, Any] | None:
         if cells.is_category and not reading.forced:
             return None
-        unit = find_unit(cells)
-        values = to_numbers(cells, reading.decimal_comma, unit)
-        given = values[~np.isnan(values)]
-        if not len(given) or (len(given) < MIN_NUMBER_SHARE * cells.n_given and not reading.forced):
-            return None
-        largest = float(np.abs(given).max())
-        if largest > LARGEST:
-            raise TableError(
-                f"the column '{cells.name}' must hold numbers of at most {LARGEST:g} in size; got {largest:g}. "
-                "Leave it out, or use another unit."
-            )
-        quantiles = np.quantile(given, np.linspace(0.1, 0.9, N_QUANTILES)).tolist()
-        facts = cls._facts(cells, values)
-        return cls(**facts, decimal_comma=reading.decimal_comma, unit=unit, quantiles=quantiles)
+        return {"decimal_comma": reading.decimal_comma, "unit": find_unit(cells)}
 
     def values(self, cells: Cells) -> Array:
         return to_numbers(cells, self.decimal_comma, self.unit)
@@ -338,23 +321,18 @@ class BooleanColumn(ValueColumn):
     kind, plural = "boolean", "booleans"
 
     @classmethod
-    def fit(cls, cells: Cells, reading: Reading) -> BooleanColumn | None:
-        column = cells.column
-        are_booleans = pd.api.types.is_bool_dtype(column) or (
-            column.dtype == object and pd.api.types.infer_dtype(column, skipna=True) == "boolean"
-        )
-        values = _booleans(cells) if are_booleans or reading.forced else np.zeros(0)
-        n_given = int((~np.isnan(values)).sum())
-        if not n_given or n_given < MIN_NUMBER_SHARE * cells.n_given:
-            return None
-        return cls(**cls._facts(cells, values) | {"low": 0.0, "high": 1.0, "spread": 1.0})
+    def fit(cls, cells: Cells, reading: Reading) -> ValueColumn | None:
+        column = super().fit(cells, reading)
+        return column and replace(column, low=0.0, high=1.0, spread=1.0)
+
+    @classmethod
+    def _choose(cls, cells: Cells, reading: Reading) -> dict[str, Any] | None:
+        are_objects = cells.column.dtype == object and pd.api.types.infer_dtype(cells.column, skipna=True) == "boolean"
+        return {} if are_objects or pd.api.types.is_bool_dtype(cells.column) or reading.forced else None
 
     def values(self, cells: Cells) -> Array:
-        return _booleans(cells)
-
-
-def _booleans(cells: Cells) -> Array:
-    return cells.spread(np.array([BOOLEAN_WORDS.get(text.lower(), np.nan) for text in cells.levels]), np.nan)
+        of_levels = [BOOLEAN_WORDS.get(text.lower(), np.nan) for text in cells.levels]
+        return cells.spread(np.array(of_levels, np.float64), np.nan)
 
 
 @dataclass(frozen=True)
@@ -373,20 +351,15 @@ class DateColumn(ValueColumn):
     kind, plural, quantity = "date", "dates", ": days"
 
     @classmethod
-    def fit(cls, cells: Cells, reading: Reading) -> DateColumn | None:
+    def _choose(cls, cells: Cells, reading: Reading) -> dict[str, Any] | None:
         date_format = reading.date_format or find_date_format(cells, reading.day_first)
         if date_format is None:
             return None
         days = to_days(to_timestamps(cells, date_format))
-        facts, differs = cls._facts(cells, days), len(np.unique(days[~np.isnan(days)] % 1)) > 1
-        return cls(**facts, date_format=date_format, time_of_day=differs) if facts else None
+        return {"date_format": date_format, "time_of_day": len(np.unique(days[~np.isnan(days)] % 1)) > 1}
 
     def values(self, cells: Cells) -> Array:
         return to_days(to_timestamps(cells, self.date_format))
-
-    @property
-    def circle_names(self) -> tuple[str, ...]:
-        return ("year", "week", "day") if self.time_of_day else ("year", "week")
 
     @property
     def is_feature(self) -> bool:
@@ -421,16 +394,11 @@ class TimeColumn(ValueColumn):
     kind, plural, quantity = "time", "times of day", ": hours"
 
     @classmethod
-    def fit(cls, cells: Cells, reading: Reading) -> TimeColumn | None:
-        facts = cls._facts(cells, to_hours(cells)) if looks_like_times(cells) or reading.forced else {}
-        return cls(**facts) if facts else None
+    def _choose(cls, cells: Cells, reading: Reading) -> dict[str, Any] | None:
+        return {} if looks_like_times(cells) or reading.forced else None
 
     def values(self, cells: Cells) -> Array:
         return to_hours(cells)
-
-    @property
-    def circle_names(self) -> tuple[str, ...]:
-        return ("day",)
 
     def circles(self, values: Array) -> dict[str, Array]:
         return {"day": values / DAY_HOURS}
@@ -457,14 +425,11 @@ class CategoryColumn(Column):
 
     @classmethod
     def fit(cls, cells: Cells, reading: Reading) -> CategoryColumn | None:
-        return cls.of_counts(cells.name, int(cells.missing.sum()), cells.level_counts)
-
-    @classmethod
-    def of_counts(cls, name: str, n_missing: int, counts: dict[str, int]) -> CategoryColumn | None:
-        """The column of a table in which texts come so often; None where none of them comes again."""
+        counts = cells.level_counts
         order = sorted(counts, key=lambda level: (-counts[level], level))
         levels = [level for level in order[:MAX_LEVELS] if counts[level] >= MIN_LEVEL_ROWS]
-        return cls(name, n_missing, levels, len(order) - len(levels), order[:MAX_KNOWN]) if levels else None
+        n_missing, n_pooled = int(cells.missing.sum()), len(order) - len(levels)
+        return cls(cells.name, n_missing, levels, n_pooled, order[:MAX_KNOWN]) if levels else None
 
     def with_effects(self, cells: Cells, target: Array) -> tuple[CategoryColumn, Array | None]:
         """The column with target statistics, and those of the training rows themselves, each without its own fold.
@@ -502,29 +467,26 @@ class CategoryColumn(Column):
         return cells.spread(np.array([places.get(text, len(places)) for text in cells.levels], np.int64), len(places))
 
     @property
-    def feature_scales(self) -> dict[str, float]:
-        scales = {f"{self.name} = {level}": SAME_SCALE for level in self.levels}
-        if len(self.effects):
-            scales |= dict.fromkeys(self.effect_names, np.inf)
-        elif self.n_pooled:
-            scales[f"{self.name}: other"] = SAME_SCALE
-        return scales | self._missing_scale
-
-    def transform(self, cells: Cells, *, clip: bool = False) -> Features:
-        place = self._places(cells, self.levels)
-        features = {f"{self.name} = {level}": (place == k).astype(np.float64) for k, level in enumerate(self.levels)}
-        if len(self.effects):
-            effects = np.vstack([np.asarray(self.effects), np.zeros((1, len(self.effects[0])))])
-            features |= dict(zip(self.effect_names, effects[self._places(cells, self.known)].T, strict=True))
-        elif self.n_pooled:
-            features[f"{self.name}: other"] = ((place == len(self.levels)) & ~cells.missing).astype(np.float64)
-        return features | self._missing_mark(cells.missing)
-
-    @property
     def effect_names(self) -> list[str]:
         """Names of the features that hold target statistics."""
-        n = len(self.effects[0]) if len(self.effects) else 0
+        n = len(self.effects[0]) if self.effects else 0
         return [f"{self.name}: effect" + (f" {k + 1}" if n > 1 else "") for k in range(n)]
+
+    @property
+    def feature_scales(self) -> dict[str, float]:
+        levels = dict.fromkeys((f"{self.name} = {level}" for level in self.levels), SAME_SCALE)
+        other = {f"{self.name}: other": SAME_SCALE} if self.n_pooled and not self.effects else {}
+        return levels | dict.fromkeys(self.effect_names, np.inf) | other | self._missing_scale
+
+    def transform(self, cells: Cells, *, clip: bool = False) -> list[Array]:
+        place, n_levels = self._places(cells, self.levels), len(self.levels)
+        features = [(place == k).astype(np.float64) for k in range(n_levels)]
+        if self.effects:
+            effects = np.vstack([self.effects, np.zeros((1, len(self.effects[0])))])
+            features += [*effects[self._places(cells, self.known)].T]
+        elif self.n_pooled:
+            features.append(((place == n_levels) & ~cells.missing).astype(np.float64))
+        return features + self._missing_mark(cells.missing)
 
     def marks(self, cells: Cells, slack: float = 0.0) -> dict[str, Mask]:
         unseen = (self._places(cells, self.known) == len(self.known)) & ~cells.missing
@@ -537,7 +499,7 @@ class CategoryColumn(Column):
         if not self.n_pooled:
             return []
         rare = count(self.n_pooled, "rarer category", "rarer categories")
-        if len(self.effects):
+        if self.effects:
             n = len(self.levels) + self.n_pooled
             return [f"Column '{self.name}': {n} categories, {rare} known by the target's mean in their rows."]
         return [f"Column '{self.name}': {rare} pooled as 'other', {len(self.levels)} kept."]
@@ -556,7 +518,7 @@ def column_from_document(document: dict[str, Any]) -> Column:
     column = from_fields(KINDS[document["kind"]], {name: value for name, value in document.items() if name != "kind"})
     if isinstance(column, DateColumn):
         check_date_format(column.date_format)
-    if isinstance(column, CategoryColumn) and len(column.effects):
+    if isinstance(column, CategoryColumn) and column.effects:
         widths = {len(row) for row in column.effects}
         if len(column.effects) != len(column.known) or len(widths) != 1 or 0 in widths:
             raise ValueError("effects of a column must be a row of the same length for each known level")

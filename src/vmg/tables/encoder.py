@@ -39,7 +39,6 @@ IDENTIFIER_NAME = re.compile(
 """Names of columns that hold identifiers; customerId and userid are among them."""
 
 FEW_REPEATS = 0.5  # share of different values above which whole numbers with such a name are identifiers
-LEADING_ZERO = r"0\d+"
 BY_CHANCE = 0.25  # values of a row that may be flagged as outside though the row is like the training rows
 
 
@@ -71,8 +70,8 @@ class TableEncoder:
         for name in table.names:
             if name == target:
                 continue
-            kind, date_format = choices.types.get(name), choices.date_format(name)
-            reading = Reading(comma, day_first, date_format, kind is not None)
+            kind = choices.kind(name)
+            reading = Reading(comma, day_first, choices.date_format(name), kind is not None)
             column = find_kind(table[name], reading, kind)
             if isinstance(column, Column):
                 columns.append(column)
@@ -102,20 +101,11 @@ class TableEncoder:
                     of_other_folds |= dict(zip(column.effect_names, apart.T, strict=True))
             columns.append(column)
         encoder = replace(self, columns=tuple(columns))
-
-        def encode(rows: CellTable, places: Any = slice(None)) -> Array:
-            features = encoder.transform(rows)
-            for place, name in enumerate(encoder.feature_names):
-                if name in of_other_folds:
-                    features[:, place] = of_other_folds[name][places]
-            return features
-
-        if len(table) > MOST_TREND_ROWS and any(isinstance(column, DateColumn) for column in columns):
-            some = np.sort(np.random.default_rng(0).permutation(len(table))[:MOST_TREND_ROWS])
-            part = encode(CellTable(table.frame.iloc[some], training=True), some)
-            encoder, _ = encoder.with_trends(part, target[some], scale)
-            return encoder, encode(table)
-        return encoder.with_trends(encode(table), target, scale)
+        features = encoder.transform(table)
+        for place, name in enumerate(encoder.feature_names):
+            if name in of_other_folds:
+                features[:, place] = of_other_folds[name]
+        return encoder.with_trends(features, target, scale)
 
     def with_trends(self, features: Array, target: Array, scale: Array | None) -> tuple[TableEncoder, Array]:
         """The encoder whose dates are a trend only where that predicts later rows better, and the features of rows.
@@ -123,11 +113,13 @@ class TableEncoder:
         ``features`` are those of :meth:`transform`; ``target`` and ``scale`` are as in :meth:`with_target`.
         """
         names, columns = self.feature_names, list(self.columns)
-        kept = np.ones(len(names), dtype=bool)
+        kept, rows = np.ones(len(names), dtype=bool), np.arange(len(features))
+        if len(rows) > MOST_TREND_ROWS:
+            rows = np.sort(np.random.default_rng(0).permutation(len(rows))[:MOST_TREND_ROWS])
         for k, column in enumerate(columns):
             if isinstance(column, DateColumn) and column.trend:
                 place = names.index(f"{column.name}{column.quantity}")
-                trend, drift = judge_trend(features, place, target)
+                trend, drift = judge_trend(features[rows], place, target[rows])
                 kept[place] = trend
                 columns[k] = replace(column, trend=trend, drift=[] if scale is None else (drift * scale).tolist())
         return replace(self, columns=tuple(columns)), features[:, kept] if not kept.all() else features
@@ -186,7 +178,7 @@ class TableEncoder:
         features = np.empty((len(table), len(self.feature_names)))
         place = 0
         for column in self.columns:
-            for feature in column.transform(table[column.name], clip=clip).values():
+            for feature in column.transform(table[column.name], clip=clip):
                 features[:, place] = feature
                 place += 1
         return features
@@ -220,11 +212,9 @@ class TableEncoder:
 
     def with_decimal(self, decimal_comma: bool) -> TableEncoder:
         """The encoder for tables that write numbers in the other convention."""
-        columns = [
-            replace(column, decimal_comma=decimal_comma) if isinstance(column, NumberColumn) else column
-            for column in self.columns
-        ]
-        return replace(self, columns=tuple(columns), decimal_comma=decimal_comma)
+        change: dict[str, Any] = {"decimal_comma": decimal_comma}
+        columns = (replace(one, **change) if isinstance(one, NumberColumn) else one for one in self.columns)
+        return replace(self, columns=tuple(columns), **change)
 
     # -- saying what was done -----------------------------------------------------------------------------------------
 
@@ -275,9 +265,8 @@ def find_kind(cells: Cells, reading: Reading, kind: str | None = None) -> Column
     if kind is not None:
         asked = KINDS[kind].fit(cells, reading)
         if asked is None:
-            extra = f" with the format {reading.date_format}" if reading.date_format else ""
-            got = f"as {KINDS[kind].plural}{extra}; got {listing(cells.levels[:2])}"
-            raise TableError(f"the column '{cells.name}' cannot be read {got}")
+            how = KINDS[kind].plural + (f" with the format {reading.date_format}" if reading.date_format else "")
+            raise TableError(f"the column '{cells.name}' cannot be read as {how}; got {listing(cells.levels[:2])}")
         return asked
     if pd.api.types.is_integer_dtype(cells.column) and IDENTIFIER_NAME.fullmatch(cells.name):
         if cells.n_distinct == len(cells):
@@ -288,7 +277,8 @@ def find_kind(cells: Cells, reading: Reading, kind: str | None = None) -> Column
         return (
             f"its numbers are in several units, {listing(units)}; write them in one (--categorical takes them as words)"
         )
-    are_codes = has_leading_zeros(cells) and not looks_like_dates(cells)
+    are_digits = not cells.is_numeric and full_matches(cells.arrow, r"\d+").all()
+    are_codes = are_digits and full_matches(cells.arrow, r"0\d+").any() and not looks_like_dates(cells)  # 01 is not 1
     for cls in (CategoryColumn,) if are_codes else KINDS.values():
         fitted = cls.fit(cells, reading)
         if fitted is not None:
@@ -297,13 +287,6 @@ def find_kind(cells: Cells, reading: Reading, kind: str | None = None) -> Column
         example = listing(cells.levels[:1])
         return f"its texts look like dates in a format that is not known (--date-format tells it), such as {example}"
     return "its texts are all different, like identifiers"
-
-
-def has_leading_zeros(cells: Cells) -> bool:
-    """Whether cells are texts of digits some of which begin with a zero, as codes do: 01 is not 1 there."""
-    if cells.is_numeric or not len(cells.levels):
-        return False
-    return bool(full_matches(cells.arrow, r"\d+").all() and full_matches(cells.arrow, LEADING_ZERO).any())
 
 
 def day_comes_first(table: CellTable, decimal_comma: bool) -> bool | None:
@@ -399,23 +382,21 @@ def find_suspicions(table: CellTable, encoder: TableEncoder, target: str, values
     """Short sentences about the training rows ``table`` and their targets ``values``, numbers or classes."""
     if len(table) < MIN_SUSPICIOUS_ROWS:
         return []
-    numbers = {
-        column.name: column.values(table[column.name]) if isinstance(column, NumberColumn | DateColumn) else None
-        for column in encoder.columns
-    }
+    read = [column for column in encoder.columns if isinstance(column, NumberColumn | DateColumn)]
+    numbers = {column.name: column.values(table[column.name]) for column in read}
     said = _far_values(f"The target '{target}'", values) if values.dtype.kind == "f" else []
-    for name, column in numbers.items():
-        if column is not None:
-            said += _far_values(f"Column '{name}'", column)
-    leaks = [c.name for c in encoder.columns if _tells(c, numbers[c.name], table[c.name], values)]
+    said += [remark for name, column in numbers.items() for remark in _far_values(f"Column '{name}'", column)]
+    leaks = [name for name in encoder.column_names if _tells(numbers.get(name), table[name], values)]
     if leaks:
         said.append(
             f"{listing(leaks)} alone {'tells' if len(leaks) == 1 else 'tell'} the target '{target}' almost exactly. If "
             "not known before the target is, this is a leak: leave it out with --ignore."
         )
-    plain = {c.name: numbers[c.name] for c in encoder.columns if isinstance(c, NumberColumn)}
-    counters = [name for name, cells in plain.items() if cells is not None and (np.diff(cells) == 1).all()]
-    said += _same_columns(table, encoder, numbers)
+    said += [
+        f"Columns '{a}' and '{b}' say the same; one of them is enough."
+        for a, b in _same_columns(table, encoder, numbers)
+    ]
+    counters = [c.name for c in read if isinstance(c, NumberColumn) and (np.diff(numbers[c.name]) == 1).all()]
     return said + ([f"{listing(counters)} counts the rows; if that means nothing, use --ignore."] if counters else [])
 
 
@@ -425,61 +406,49 @@ def _far_values(what: str, values: Array) -> list[str]:
     few = max(1, int(FEW * len(given)))
     if len(given) < MIN_SUSPICIOUS_ROWS:
         return []
-    scale = np.abs(given).max() or 1.0
-    ordered = given / scale
-    rest = ordered[few:-few]
-    width = rest[-1] - rest[0]
-    far = given[(ordered > rest[-1] + FAR * width) | (ordered < rest[0] - FAR * width)] if width > 0 else given[:0]
-    if not len(far):
+    ordered = given / (np.abs(given).max() or 1.0)
+    low, high = ordered[few], ordered[-few - 1]
+    far = given[(ordered > high + FAR * (high - low)) | (ordered < low - FAR * (high - low))]
+    if low == high or not len(far):
         return []
     question = "is it a slip?" if len(far) == 1 else "are they slips?"
     shown = ", ".join(f"{value:.6g}" for value in far[:3])
     return [f"{what} has {count(len(far), 'value')} far from all others ({shown}); {question}"]
 
 
-def _tells(column: Column, numbers: Array | None, cells: Cells, values: NDArray[Any]) -> bool:
-    """Whether a column alone gives the target away."""
-    if values.dtype.kind == "f":
-        return numbers is not None and _same_order(numbers, values)
-    if numbers is not None:  # ranges of the classes do not touch
-        low, high = pd.Series(numbers).groupby(values).agg(["min", "max"]).sort_values("min").to_numpy().T
-        return bool(np.isfinite(numbers).mean() > 0.9 and (high[:-1] < low[1:]).all())
-    if isinstance(column, CategoryColumn):
-        pairs = pd.DataFrame({"level": cells.texts, "label": values}).dropna()
-        n_levels = pairs["level"].nunique()
-        pure = len(pairs) >= MIN_SUSPICIOUS_ROWS and pairs.groupby("level")["label"].nunique().max() == 1
-        return bool(pure and 1 < n_levels <= len(pairs) / 4)
-    return False
-
-
-def _same_order(numbers: Array, values: Array) -> bool:
-    given = np.isfinite(numbers)
-    if given.sum() < MIN_SUSPICIOUS_ROWS or len(np.unique(numbers[given])) < MIN_SUSPICIOUS_ROWS / 2:
+def _tells(numbers: Array | None, cells: Cells, values: NDArray[Any]) -> bool:
+    """Whether a column alone, of ``numbers`` or else of words, gives the target away."""
+    pairs = pd.DataFrame({"cell": cells.texts if numbers is None else numbers, "target": values})
+    pairs = pairs.replace([np.inf, -np.inf], np.nan).dropna()
+    if len(pairs) < MIN_SUSPICIOUS_ROWS:
         return False
-    pairs = pd.DataFrame(
-        {"a": numbers[given] / (np.abs(numbers[given]).max() or 1.0), "b": values[given] / np.abs(values).max()}
-    )
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return any(abs(way.corr().iloc[0, 1]) > LEAK for way in (pairs, pairs.rank()))
+    n_different = pairs["cell"].nunique()
+    if values.dtype.kind == "f":
+        if numbers is None or n_different < MIN_SUSPICIOUS_ROWS / 2:
+            return False
+        pairs /= pairs.abs().max()
+        return any(abs(pairs.corr(way).iloc[0, 1]) > LEAK for way in ("pearson", "spearman"))
+    if numbers is None:
+        return 1 < n_different <= len(pairs) / 4 and pairs.groupby("cell")["target"].nunique().max() == 1
+    ends = pairs.groupby("target")["cell"].agg(["min", "max"]).sort_values("min").to_numpy()  # of each class
+    return len(pairs) > 0.9 * len(values) and bool((ends[:-1, 1] < ends[1:, 0]).all())
 
 
-def _same_columns(table: CellTable, encoder: TableEncoder, numbers: dict[str, Array | None]) -> list[str]:
+def _same_columns(table: CellTable, encoder: TableEncoder, numbers: dict[str, Array]) -> list[tuple[str, str]]:
     """Pairs of columns that hold the same, or the same in another unit."""
     pairs: list[tuple[str, str]] = []
     seen: dict[int, str] = {}
-    for column in encoder.columns:
-        cells = numbers[column.name]
-        key = tuple(table[column.name].texts) if cells is None else np.nan_to_num(cells, nan=np.inf).tobytes()
-        if hash(key) in seen:
-            pairs.append((seen[hash(key)], column.name))
-        seen.setdefault(hash(key), column.name)
+    for name in encoder.column_names:
+        key = hash(np.nan_to_num(numbers[name], nan=np.inf).tobytes() if name in numbers else tuple(table[name].texts))
+        if key in seen:
+            pairs.append((seen[key], name))
+        seen.setdefault(key, name)
     same = {name for _, name in pairs}
-    whole = {n: c for n, c in numbers.items() if c is not None and np.isfinite(c).all() and n not in same}
+    whole = {name: cells for name, cells in numbers.items() if np.isfinite(cells).all() and name not in same}
     if 1 < len(whole) <= MOST_COLUMNS:
         rows = np.stack([cells / (np.abs(cells).max() or 1.0) for cells in whole.values()])
         rows = rows - rows.mean(1, keepdims=True)
         rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-300)
-        alike = np.argwhere(np.triu(np.abs(rows @ rows.T), 1) > SAME)
         names = list(whole)
-        pairs += [(names[a], names[b]) for a, b in alike]
-    return [f"Columns '{a}' and '{b}' say the same; one of them is enough." for a, b in pairs]
+        pairs += [(names[a], names[b]) for a, b in np.argwhere(np.triu(np.abs(rows @ rows.T), 1) > SAME)]
+    return pairs

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
-from vmg.tables.cells import LONGEST_VALUE, NUMBER, Cells, TableError, full_matches, naive_timestamps
+from vmg.tables.cells import LONGEST_VALUE, NUMBER, Cells, TableError, full_matches, kept, naive_timestamps
 
 __all__ = [
     *("DATE_FORMATS", "CommaVotes", "check_date_format", "count_comma_votes", "day_of_week", "day_of_year"),
@@ -38,7 +38,7 @@ SURELY_DOT_THOUSANDS = r"[+-]?[1-9]\d{0,2}(\.\d{3}){2,}"
 DIGITS_AND_MARKS = r"[+-]?[\d.,]+([eE][+-]?\d+)?"
 INFINITE = r"(?i)[+-]?(inf|infinity|∞)"
 CURRENCY = re.compile(r"^([+-]?)\s*[$€£¥]\s*|\s*[%€$£¥]$")  # $12, 12 €, 12 %
-CURRENCY_SIGNS = frozenset("$€£¥")
+CURRENCY_SIGNS = [*"$€£¥"]
 SIGN = re.compile(r"[$€£¥%]")
 BRACKETS = re.compile(r"^\(\s*([^()+-][^()]*)\)$")  # (1,234) is -1,234 in accounts
 INNER_SPACE = re.compile(r"(?<=\d)[\s'](?=\d{3}(\D|$))")  # 1 234 567 and 1'234'567
@@ -47,21 +47,18 @@ UNIT = re.compile(r"(.*?[\d.,)])\s*([^\W\d_]{1,12}[²³]?(?:/[^\W\d_]{1,6}[²³]
 MIN_UNIT_SHARE = 0.9
 VOTING_SHARE = 0.9  # of a column's texts that must be numbers either way for its commas to be counted
 VOTING_TEXTS = 20_000
-LENGTHS = ("mm", "cm", "dm", "m", "km", "in", "inch", "ft", "yd", "mi", "mile", "miles")
-AMOUNTS = ("mg", "g", "kg", "t", "lb", "lbs", "oz", "ml", "cl", "l", "k", "mio", "bn")
-SHORT_TIMES = ("ms", "s", "sec", "min", "h", "hr", "hrs")
-LONG_TIMES = ("day", "days", "week", "weeks", "month", "months", "year", "years")
-UNITS = frozenset([*LENGTHS, *AMOUNTS, *SHORT_TIMES, *LONG_TIMES])
+UNITS = frozenset(
+    [
+        *("mm", "cm", "dm", "m", "km", "in", "inch", "ft", "yd", "mi", "mile", "miles"),
+        *("mg", "g", "kg", "t", "lb", "lbs", "oz", "ml", "cl", "l", "k", "mio", "bn"),
+        *("ms", "s", "sec", "min", "h", "hr", "hrs"),
+        *("day", "days", "week", "weeks", "month", "months", "year", "years"),
+    ]
+)
 """Words that surely are units, so that cells with several of them are no categories."""
 
 
-class _Written(NamedTuple):
-    """The levels of a column without their units and signs, and these; both are empty for words."""
-
-    bare: pa.Array
-    marks: NDArray[Any]
-
-
+@kept
 def to_numbers(cells: Cells, decimal_comma: bool | None = None, unit: str | None = None) -> Array:
     """Cells as numbers, also 1,234.5 and (12) and 12 % and $3; NaN where missing or not a number.
 
@@ -69,15 +66,17 @@ def to_numbers(cells: Cells, decimal_comma: bool | None = None, unit: str | None
     a number with another one is none. A number without any is taken to be in the unit, but not beside percents: 0.8
     may be 80 %. Infinite numbers, and those beyond the range of floating point, are missing in training rows.
     """
-    return cells.once(("numbers", decimal_comma, unit), lambda: _read_numbers(cells, decimal_comma, unit))
-
-
-def _read_numbers(cells: Cells, decimal_comma: bool | None, unit: str | None) -> Array:
     if cells.is_numeric:
         values = cells.values
     else:
-        of_levels = _level_values(cells, has_decimal_commas(cells) if decimal_comma is None else decimal_comma)
-        of_levels = np.where(_in_unit(_written(cells).marks, of_levels, unit), of_levels, np.nan)
+        comma = has_decimal_commas(cells) if decimal_comma is None else decimal_comma
+        of_levels, marks = _level_values(cells, comma), _written(cells)[1]
+        bare, currency = marks == "", np.isin(marks, CURRENCY_SIGNS)
+        if unit is None:
+            good = bare | currency | (marks == "%")
+        else:
+            good = (marks == unit) | (bare & ((unit != "%") | (of_levels == 0))) | (currency & (unit == ""))
+        of_levels = np.where(good, of_levels, np.nan)
         words = full_matches(cells.arrow, INFINITE)
         of_levels[words] = [-np.inf if text.startswith("-") else np.inf for text in cells.levels[words]]
         values = cells.spread(of_levels, np.nan)
@@ -86,49 +85,34 @@ def _read_numbers(cells: Cells, decimal_comma: bool | None, unit: str | None) ->
     return values
 
 
-def _in_unit(marks: NDArray[Any], values: Array, unit: str | None) -> NDArray[np.bool_]:
-    """Whether numbers with these units and signs are in a unit; None takes any sign."""
-    currency = np.isin(marks, list(CURRENCY_SIGNS))
-    if unit is None:
-        return currency | (marks == "%") | (marks == "")
-    bare = (marks == "") & (True if unit != "%" else values == 0)
-    return np.asarray((marks == unit) | bare | (currency if unit == "" else False), dtype=bool)
-
-
+@kept
 def _level_values(cells: Cells, decimal_comma: bool) -> Array:
     """Each level as a number in one of the two conventions, whatever its unit; NaN where it is none."""
-
-    def read() -> Array:
-        bare = _written(cells).bare
-        grouped = full_matches(bare, f"{DECIMAL_COMMA}|{DOT_THOUSANDS}" if decimal_comma else THOUSANDS)
-        if grouped.any():
-            points = pc.replace_substring(bare, "." if decimal_comma else ",", "")
-            bare = pc.if_else(pa.array(grouped), pc.replace_substring(points, ",", "."), bare)
-        good = full_matches(bare, NUMBER)
-        values = np.full(len(good), np.nan)
-        values[good] = bare.filter(pa.array(good)).cast(pa.float64()).to_numpy()
-        return values
-
-    return cells.once(("level values", decimal_comma), read)
+    bare, _ = _written(cells)
+    grouped = full_matches(bare, f"{DECIMAL_COMMA}|{DOT_THOUSANDS}" if decimal_comma else THOUSANDS)
+    if grouped.any():
+        points = pc.replace_substring(bare, "." if decimal_comma else ",", "")
+        bare = pc.if_else(pa.array(grouped), pc.replace_substring(points, ",", "."), bare)
+    good = full_matches(bare, NUMBER)
+    values = np.full(len(good), np.nan)
+    values[good] = bare.filter(pa.array(good)).cast(pa.float64()).to_numpy()
+    return values
 
 
-def _written(cells: Cells) -> _Written:
-    """The levels without their units and signs; only what is no plain number is taken apart, one by one."""
+@kept
+def _written(cells: Cells) -> tuple[pa.Array, NDArray[Any]]:
+    """The levels without their units and signs, and these; both are empty for words.
 
-    return cells.once("written", lambda: _take_apart(cells.arrow))
-
-
-def _take_apart(texts: pa.Array) -> _Written:
+    Only what is no plain number is taken apart, one by one.
+    """
+    texts = cells.arrow
     simple = full_matches(texts, DIGITS_AND_MARKS)
-    digits = pc.match_substring_regex(texts, r"\pN").to_numpy(zero_copy_only=False)
+    complicated = pc.match_substring_regex(texts, r"\pN").to_numpy(zero_copy_only=False) & ~simple
+    parts = [split_mark(text) for text in texts.filter(pa.array(complicated)).to_pylist()]
     marks = np.full(len(texts), "", dtype=object)
-    complicated = np.flatnonzero(digits & ~simple)
-    bare = pc.if_else(pa.array(simple), texts, "")
-    if len(complicated):
-        parts = [split_mark(text) for text in texts.take(pa.array(complicated)).to_pylist()]
-        marks[complicated] = [mark for _, mark in parts]
-        bare = pc.replace_with_mask(bare, pa.array(digits & ~simple), pa.array([number for number, _ in parts]))
-    return _Written(bare, marks)
+    marks[complicated] = [mark for _, mark in parts]
+    numbers = pa.array([number for number, _ in parts], pa.string())
+    return pc.replace_with_mask(pc.if_else(pa.array(simple), texts, ""), pa.array(complicated), numbers), marks
 
 
 def split_mark(text: str) -> tuple[str, str]:
@@ -173,19 +157,15 @@ def mixed_units(cells: Cells) -> list[str]:
     return ["%", "no sign"] if signs == ["%"] and few < marks["%"] < enough else []
 
 
+@kept
 def _count_marks(cells: Cells) -> Counter[str]:
     """How many cells that are numbers have each unit or sign, "" for none."""
-
-    def read() -> Counter[str]:
-        if cells.is_numeric or cells.is_time:
-            return Counter()
+    counts: Counter[str] = Counter()
+    if not (cells.is_numeric or cells.is_time):
         bare, marks = _written(cells)
-        counts: Counter[str] = Counter()
         for k in np.flatnonzero(full_matches(bare, DIGITS_AND_MARKS)):
             counts[marks[k]] += int(cells.counts[k])
-        return counts
-
-    return cells.once("marks", read)
+    return counts
 
 
 # -- decimal marks ---------------------------------------------------------------------------------------------------
@@ -213,7 +193,7 @@ def count_comma_votes(columns: Mapping[str, Cells]) -> CommaVotes:
     """Ask each column of texts whether its commas can only be one thing."""
     votes = CommaVotes([], [], [])
     for name, cells in columns.items():
-        bare = _written(cells).bare[:VOTING_TEXTS]
+        bare = _written(cells)[0][:VOTING_TEXTS]
         thousands = full_matches(bare, THOUSANDS)
         decimals = full_matches(bare, DECIMAL_COMMA)
         points = full_matches(bare, NUMBER)
@@ -262,8 +242,8 @@ DIRECTIVES = re.compile(r"(%[YymdbBjHIMSfp]|[^%])*")
 MAX_FORMAT = 40  # characters of a format that a user gives
 
 
-def check_date_format(date_format: str) -> str:
-    """The format itself; a TableError where dates cannot be read with it."""
+def check_date_format(date_format: str) -> None:
+    """Raise a TableError unless dates can be read with a format."""
     good = date_format in DATE_FORMATS or (
         len(date_format) <= MAX_FORMAT
         and DIRECTIVES.fullmatch(date_format)
@@ -272,7 +252,6 @@ def check_date_format(date_format: str) -> str:
     )
     if not good:
         raise TableError(f"a date format must be like %d/%m/%Y, with each part once; got '{date_format}'")
-    return date_format
 
 
 def looks_like_dates(cells: Cells) -> bool:
@@ -302,7 +281,7 @@ def find_date_format(cells: Cells, day_first: bool | None = None) -> str | None:
     """
     if cells.is_time:
         return DATE_FORMATS[0]
-    forms = cells.once("date formats", lambda: _best_formats(cells))
+    forms = _best_formats(cells)
     if len(forms) < 2:
         return forms[0] if forms else None
     if day_first is None:
@@ -313,6 +292,7 @@ def find_date_format(cells: Cells, day_first: bool | None = None) -> str | None:
     return wanted[0] if wanted else forms[0]
 
 
+@kept
 def _best_formats(cells: Cells) -> list[str]:
     """The formats that read the most cells, and nearly all of them."""
     if not looks_like_dates(cells):
@@ -327,18 +307,20 @@ def _best_formats(cells: Cells) -> list[str]:
     return best if best and _enough(cells, good[best[0]]) else []
 
 
+@kept
 def to_timestamps(cells: Cells, date_format: str) -> Timestamps:
     """Cells as timestamps in UTC, without a zone, to the microsecond; NaT where missing or not in the format.
 
     Microseconds reach any year that people write; nanoseconds, which pandas prefers, reach from 1677 to 2262.
     """
     if cells.is_time:
-        return cells.once("timestamps", lambda: naive_timestamps(cells.column))
+        return naive_timestamps(cells.column)
     return cells.spread(_level_timestamps(cells, date_format), np.datetime64("NaT"))
 
 
+@kept
 def _level_timestamps(cells: Cells, date_format: str) -> Timestamps:
-    return cells.once(("dates", date_format), lambda: _read_texts(cells.levels, date_format))
+    return _read_texts(cells.levels, date_format)
 
 
 def _read_texts(texts: NDArray[Any], date_format: str) -> Timestamps:
@@ -393,9 +375,10 @@ def looks_like_times(cells: Cells) -> bool:
     return cells.n_given > 0 and cells.share(full_matches(cells.arrow, TIME.pattern)) >= MIN_TIME_SHARE
 
 
+@kept
 def to_hours(cells: Cells) -> NDArray[np.float64]:
     """Hours since midnight, with their fractions; NaN where missing or no time of day."""
-    return cells.spread(cells.once("hours", lambda: np.array([_hours(text) for text in cells.levels], float)), np.nan)
+    return cells.spread(np.array([_hours(text) for text in cells.levels], float), np.nan)
 
 
 def _hours(text: str) -> float:
