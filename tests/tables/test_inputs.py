@@ -1,5 +1,7 @@
 """Training rows that a model keeps, against a loop over all pairs, and columns whose cells are missing in them too."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -18,7 +20,8 @@ def make(n_rows=60, shift=1e6):
     rng = np.random.default_rng(0)
     features = shift * np.array([1.0, 0, 0, 0]) + rng.normal(size=(n_rows, 4)) * np.where(np.isinf(SCALES), 5, SCALES)
     given, digests = np.ones((n_rows, 3), dtype=bool), np.arange(n_rows)
-    return ReferenceRows.sample(features, given, SCALES, WIDTHS, digests, seed=0), features
+    encoder = SimpleNamespace(feature_scales=SCALES, widths=WIDTHS)
+    return ReferenceRows.sample(encoder, features, given, digests), features
 
 
 def slow_distance(row, unknown, features):
@@ -95,7 +98,7 @@ def kept():
 def test_shares_of_draws(kept):
     encoder, _, frame = kept
     rows = pd.DataFrame({"days": [1.0, np.nan, 2.0], "other": [np.nan, 0.0, 0.0], "city": ["a", "b", "c"]})
-    shares = draw_shares(encoder.columns, encoder.marks(rows), 3)
+    shares = draw_shares(encoder.columns, encoder.marks(rows))
     drawn = LEARNED_ROWS / (LEARNED_ROWS + frame["days"].isna().sum())
     np.testing.assert_allclose(shares, [[0, 1, 0], [drawn, 0, 0], [0, 0, 1]])
 
@@ -103,7 +106,7 @@ def test_shares_of_draws(kept):
 def test_candidates_are_draws_and_the_row_as_it_is_marked(kept):
     encoder, reference, _ = kept
     rows = pd.DataFrame({"days": [np.nan, np.nan], "other": [0.5, np.nan], "city": ["a", "b"]})
-    features, shares = encoder.transform(rows), draw_shares(encoder.columns, encoder.marks(rows), 2)
+    features, shares = encoder.transform(rows), draw_shares(encoder.columns, encoder.marks(rows))
     found = find_candidates(features, shares, reference)
     np.testing.assert_allclose(found.weights.sum(1), 1)
     mark = encoder.feature_names.index("days: missing")

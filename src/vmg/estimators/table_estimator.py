@@ -255,7 +255,7 @@ class TableEstimator(EstimatorBase):
             raise TableError("the table has no rows")
         if outside == "error":
             refuse_outside(encoder.column_names, marks)
-        clip, shares = outside == "clip", draw_shares(encoder.columns, marks, len(table))
+        clip, shares = outside == "clip", draw_shares(encoder.columns, marks)
         rows = EncodedRows(encoder.transform(table, clip=clip), shares, None if clip else encoder.extra_std(table))
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is flagged below
             how = self.conformal_scores_, coverage, point, above

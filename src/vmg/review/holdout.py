@@ -252,7 +252,7 @@ def compare_table(
     digest = RowDigest()
     digest.add(frame)
     rows = {"columns": list(frame.columns), "rows": digest.hexdigest(), "held out": asdict(holdout)}
-    run = Run({**rows, "target": target, **settings, "choices": choices.to_document(), "coverage": coverage})
+    run = Run({**rows, "target": target, **settings, "choices": asdict(choices), "coverage": coverage})
     if results is not None and not resume:
         results.unlink(missing_ok=True)
     fields = list(RowScores.__dataclass_fields__)

@@ -344,8 +344,8 @@ def fit_fleet(
             last = [replace(record, seconds=0.0) for record in history.records[-1:]]  # files have the same bits again
             estimator.history_ = History(last, history.stopped, history.notes)
             near = everybody if pool and len(own) < MIN_REFERENCE else own
-            cells = table.features[near], given[near], encoder.feature_scales, encoder.widths, digests[near]
-            estimator.read_with(TableInputs(encoder, ReferenceRows.sample(*cells, seed=0)))
+            kept = ReferenceRows.sample(encoder, table.features[near], given[near], digests[near])
+            estimator.read_with(TableInputs(encoder, kept))
             model = TableModel(
                 *(estimator, target, table.target.task, table.target.decimal_comma),
                 notes=(table.target.reason, fleet.about(group)),

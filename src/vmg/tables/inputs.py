@@ -18,23 +18,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vmg.prediction import ClassPrediction, GLMPrediction, MixturePrediction, class_mixture, row_pieces
-from vmg.tables.cells import Cells, CellTable, TableError, count, listing
+from vmg.tables.cells import Cells, CellTable, TableError, count, full_matches, listing
 from vmg.tables.columns import LARGEST, MIN_NUMBER_SHARE, Column, NumberColumn, TableChoices
 from vmg.tables.encoder import TableEncoder
 from vmg.tables.values import find_unit, has_decimal_commas, mixed_units, to_numbers
 
 __all__ = [
-    *("Candidates", "EncodedRows", "ReferenceRows", "TableInputs", "Target", "Task", "centred_target"),
-    *(
-        "draw_shares",
-        "find_candidates",
-        "fit_target",
-        "keep_rows",
-        "known_labels",
-        "label_positions",
-        "require_numbers",
-    ),
-    *("row_digests", "target_scale"),
+    *("Candidates", "EncodedRows", "ReferenceRows", "TableInputs", "Target", "Task", "draw_shares", "find_candidates"),
+    *("fit_target", "keep_rows", "known_labels", "label_positions", "require_numbers", "row_digests"),
+    "standard_target",
 ]
 
 Array = NDArray[np.float64]
@@ -55,53 +47,26 @@ MIXED_CELLS = 2**24  # most features of the candidates of such rows, of which ea
 
 @dataclass(frozen=True)
 class ReferenceRows:
-    """A sample of the training rows as features.
+    """A sample of the training rows as features."""
 
-    Parameters
-    ----------
-    features : array [R, D]
-        The rows.
-    given : array [R, columns] of bool
-        Whether a row has a value in a column of the table.
-    scales : array [D]
-        The distance in each feature that counts as one; infinite for features that do not count.
-    widths : array [columns]
-        How many features each column became.
-    typical : float
-        The distance to the nearest other row that nine of ten training rows keep within.
-    digests : array [n] of int64
-        Of training rows with their targets, at most some thousands of them.
-    """
-
-    features: Array
-    given: Mask
-    scales: Array
-    widths: NDArray[np.int64]
-    typical: float
-    digests: NDArray[np.int64]
+    features: Array  # [R, D]
+    given: Mask  # [R, columns]: whether a row has a value in a column of the table
+    scales: Array  # [D]: the distance in each feature that counts as one; infinite for features that do not count
+    widths: NDArray[np.int64]  # [columns]: how many features each column became
+    digests: NDArray[np.int64]  # of training rows with their targets, at most some thousands of them
+    typical: float = 1.0  # the distance to the nearest other row that nine of ten training rows keep within
 
     @classmethod
-    def sample(
-        cls,
-        features: Array,
-        given: Mask,
-        scales: Array,
-        widths: NDArray[np.int64],
-        digests: NDArray[np.int64],
-        seed: int,
-    ) -> ReferenceRows:
+    def sample(cls, encoder: TableEncoder, features: Array, given: Mask, digests: NDArray[np.int64]) -> ReferenceRows:
         """Keep some of the training rows, at random."""
-        rows, seen = _drawn_rows(len(features), features.shape[1], len(digests), seed)
-        return cls._of(features[rows], given[rows], scales, widths, digests[seen])
-
-    @classmethod
-    def _of(
-        cls, features: Array, given: Mask, scales: Array, widths: NDArray[np.int64], digests: NDArray[np.int64]
-    ) -> ReferenceRows:
-        kept = cls(features, given, scales, widths, 1.0, digests)
-        apart = kept._nearest(features, apart=True)
-        typical = float(np.quantile(apart, TYPICAL)) if len(features) > 1 else 1.0
-        return replace(kept, typical=typical or 1.0)
+        rng, most = np.random.default_rng(SEED), int(np.clip(MAX_CELLS // max(features.shape[1], 1), 16, MAX_ROWS))
+        rows = np.sort(rng.permutation(len(features))[:most])
+        digests = digests[np.sort(rng.permutation(len(digests))[:MAX_DIGESTS])]
+        kept = cls(features[rows], given[rows], encoder.feature_scales, encoder.widths, digests)
+        if len(rows) < 2:
+            return kept
+        apart = kept._nearest(kept.features, np.ones(kept.features.shape, dtype=np.bool_), apart=True)
+        return replace(kept, typical=float(np.quantile(apart, TYPICAL)) or 1.0)
 
     def familiarity(self, features: Array, unknown: Mask) -> Array:
         """How near rows [N, D] are to the training rows, from 0 to 1.
@@ -109,12 +74,11 @@ class ReferenceRows:
         1 for a row that is as near to a training row as nine of ten training rows are to another one; 1/k for a row k
         times as far. Columns of ``unknown`` cells [N, columns] do not count.
         """
-        weight = np.repeat(~unknown, self.widths, axis=1)
-        distance = self._nearest(features, weight=weight)
-        return np.minimum(1.0, self.typical / np.maximum(distance, self.typical))
+        distance = self._nearest(features, np.repeat(~unknown, self.widths, axis=1))
+        return self.typical / np.maximum(distance, self.typical)
 
-    def _nearest(self, features: Array, *, apart: bool = False, weight: Mask | None = None) -> Array:
-        """Distance to the nearest reference row; ``apart``: another one than the row itself.
+    def _nearest(self, features: Array, known: Mask, *, apart: bool = False) -> Array:
+        """Distance to the nearest reference row in ``known`` features; ``apart``: another one than the row itself.
 
         Σ w(x − r)² is compared as Σ wr² − 2Σ wxr, two products of matrices, and then taken of the nearest row alone, so
         that nothing cancels in it.
@@ -122,11 +86,11 @@ class ReferenceRows:
         counted = np.isfinite(self.scales)
         centre, scales = self.features[:, counted].mean(0), self.scales[counted]
         rows, mine = (features[:, counted] - centre) / scales, (self.features[:, counted] - centre) / scales
-        known = np.ones(rows.shape) if weight is None else weight[:, counted].astype(np.float64)
+        weight = known[:, counted].astype(np.float64)
         references, squares = torch.from_numpy(-2 * mine.T), torch.from_numpy((mine**2).T.copy())
         of_all, distances = squares.sum(0), np.empty(len(rows))
         for start in range(0, len(rows), ROWS_AT_ONCE):
-            x, w = rows[start : start + ROWS_AT_ONCE], known[start : start + ROWS_AT_ONCE]
+            x, w = rows[start : start + ROWS_AT_ONCE], weight[start : start + ROWS_AT_ONCE]
             size = of_all if w.all() else torch.from_numpy(w) @ squares
             compared = torch.addmm(size, torch.from_numpy(w * x), references).numpy()
             if apart:
@@ -134,7 +98,7 @@ class ReferenceRows:
             squared = (w * (x - mine[compared.argmin(1)]) ** 2).sum(1)
             # as if unknown columns were as far away as the known ones
             distances[start : start + ROWS_AT_ONCE] = np.sqrt(squared * (counted.sum() / np.maximum(w.sum(1), 1)))
-        return np.zeros(len(rows)) if apart and len(mine) < 2 else distances
+        return distances
 
     def donors(self, row: Array, unknown: Mask, rng: np.random.Generator) -> tuple[Array, Array]:
         """Rows [K, D] that differ from ``row`` in the columns of its unknown cells alone, and their weights [K].
@@ -167,32 +131,6 @@ class ReferenceRows:
         whole = np.union1d(self.digests, digests)
         return replace(self, digests=np.random.default_rng(0).permutation(whole)[:MAX_DIGESTS])
 
-    # -- saving -------------------------------------------------------------------------------------------------------
-
-    def to_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors and a document for a model file."""
-        tensors = {
-            "reference.features": torch.from_numpy(np.ascontiguousarray(self.features)),
-            "reference.given": torch.from_numpy(self.given.astype(np.uint8)),
-            "reference.digests": torch.from_numpy(np.ascontiguousarray(self.digests)),
-        }
-        return tensors, {"typical": self.typical}
-
-    @classmethod
-    def from_state(
-        cls, tensors: Mapping[str, Tensor], document: dict[str, Any], scales: Array, widths: NDArray[np.int64]
-    ) -> ReferenceRows:
-        """The rows that :meth:`to_state` described."""
-        features, given, digests = (tensors[f"reference.{name}"].numpy() for name in ("features", "given", "digests"))
-        n, typical = len(features), document["typical"]
-        types = [str(part.dtype) for part in (features, given, digests)]
-        shapes = features.shape, given.shape, digests.shape
-        if types != ["float64", "uint8", "int64"] or shapes != ((n, len(scales)), (n, len(widths)), (len(digests),)):
-            raise ValueError("reference rows must have the features of the columns")
-        if not (n and np.isfinite(features).all() and isinstance(typical, float) and 0 < typical < np.inf):
-            raise ValueError("reference rows must be finite")
-        return cls(features, given.astype(bool), scales, widths, typical, digests)
-
 
 def row_digests(features: Array, target: NDArray[Any]) -> NDArray[np.int64]:
     """A number for each row and its target, the first of several, that another row hardly ever has."""
@@ -204,33 +142,25 @@ def row_digests(features: Array, target: NDArray[Any]) -> NDArray[np.int64]:
     return np.frombuffer(b"".join(digests), dtype=np.int64).copy()
 
 
-@dataclass(frozen=True)
-class Candidates:
+class Candidates(NamedTuple):
     """Rows that may stand for those at positions ``rows``: ``features`` [G, K, D] with ``weights`` [G, K]."""
 
     rows: NDArray[np.int64]
     features: Array
     weights: Array
 
-    @property
-    def flat(self) -> Array:
-        """Features of all candidates, [G K, D]."""
-        return self.features.reshape(-1, self.features.shape[-1])
 
-
-def draw_shares(columns: Sequence[Column], marks: Sequence[Mapping[str, Mask]], n_rows: int) -> Array:
+def draw_shares(columns: Sequence[Column], marks: Sequence[Mapping[str, Mask]]) -> Array:
     """The share of each cell's probability [N, columns] that is drawn from training rows: 0 where the cell is known.
 
     It is 1 where training rows never lacked a value: nobody knows what its absence means. Where n of them did, the
     networks have learned that, the better the more there were, and n / (n + ``LEARNED_ROWS``) is left to the mark.
     """
-    shares = np.zeros((n_rows, len(columns)))
-    for place, (column, of_column) in enumerate(zip(columns, marks, strict=True)):
-        if "missing" in of_column:
-            shares[of_column["missing"], place] = LEARNED_ROWS / (LEARNED_ROWS + column.n_missing)
-        if "unseen" in of_column:
-            shares[of_column["unseen"], place] = 1.0
-    return shares
+    shares = [
+        np.where(mark["missing"], LEARNED_ROWS / (LEARNED_ROWS + column.n_missing), mark.get("unseen", 0.0))
+        for column, mark in zip(columns, marks, strict=True)
+    ]
+    return np.stack(shares, axis=1)
 
 
 def find_candidates(features: Array, shares: Array, reference: ReferenceRows) -> Candidates | None:
@@ -243,9 +173,8 @@ def find_candidates(features: Array, shares: Array, reference: ReferenceRows) ->
         return None
     of_rows = [_row_candidates(features[row], shares[row], reference) for row in rows]
     width = max(len(weights) for _, weights in of_rows)
-    filled = np.stack([np.concatenate([f, np.repeat(f[-1:], width - len(f), axis=0)]) for f, _ in of_rows])
-    weights = np.stack([np.concatenate([w, np.zeros(width - len(w))]) for _, w in of_rows])
-    return Candidates(rows, filled, weights)
+    filled = np.stack([np.pad(own, ((0, width - len(own)), (0, 0)), "edge") for own, _ in of_rows])
+    return Candidates(rows, filled, np.stack([np.pad(weights, (0, width - len(weights))) for _, weights in of_rows]))
 
 
 def _row_candidates(row: Array, shares: Array, reference: ReferenceRows) -> tuple[Array, Array]:
@@ -254,13 +183,10 @@ def _row_candidates(row: Array, shares: Array, reference: ReferenceRows) -> tupl
     marked = (shares > 0) & (shares < 1)
     if not marked.any():
         return drawn, weights
-    share = shares[marked].max()
-    left = drawn.copy()
-    left[:, np.repeat(marked, reference.widths)] = row[np.repeat(marked, reference.widths)]
-    if not (shares == 1).any():  # nothing is drawn, so all are the same
-        left, left_weights = left[:1], np.ones(1)
-    else:
-        left_weights = weights
+    share, here = shares[marked].max(), np.repeat(marked, reference.widths)
+    n_left = len(drawn) if (shares == 1).any() else 1  # where nothing else is drawn, all are the same
+    left, left_weights = drawn[:n_left].copy(), weights[:n_left] / weights[:n_left].sum()
+    left[:, here] = row[here]
     return np.concatenate([drawn, left]), np.concatenate([share * weights, (1 - share) * left_weights])
 
 
@@ -299,14 +225,7 @@ class EncodedRows:
 class TableInputs:
     """How the columns of a table become features, and training rows that unknown cells are drawn from.
 
-    Parameters
-    ----------
-    encoder : TableEncoder
-        The columns.
-    reference : ReferenceRows
-        Some of the training rows.
-    plain : bool
-        Whether every column was a number in every training row, so that features are the rows themselves.
+    Where every column was a number in every training row, they are ``plain``: features are the rows themselves.
     """
 
     encoder: TableEncoder
@@ -328,11 +247,11 @@ class TableInputs:
         The column ``target``, if the table has it, is none of the inputs. Without ``target_statistics`` categories have
         none: where all rows are read again, the statistics of a row would have its own target.
         """
-        encoder, scale = TableEncoder.fit(table, choices, target=target), target_scale(values)
+        encoder, (centred, scale) = TableEncoder.fit(table, choices, target=target), standard_target(values)
         if target_statistics:
-            encoder, features = encoder.with_target(table, centred_target(values), scale)
+            encoder, features = encoder.with_target(table, centred, scale)
         else:
-            encoder, features = encoder.with_trends(encoder.transform(table), centred_target(values), scale)
+            encoder, features = encoder.with_trends(encoder.transform(table), centred, scale)
         return cls(encoder, keep_rows(encoder, table, values)), features
 
     @classmethod
@@ -345,8 +264,7 @@ class TableInputs:
         )
         encoder = TableEncoder(columns, {}, len(X))
         given, digests = np.ones(X.shape, dtype=np.bool_), np.zeros(0, dtype=np.int64)
-        reference = ReferenceRows.sample(X, given, encoder.feature_scales, encoder.widths, digests, seed=0)
-        return cls(encoder, reference, plain=True)
+        return cls(encoder, ReferenceRows.sample(encoder, X, given, digests), plain=True)
 
     def read_numbers(self, X: Array) -> EncodedRows:
         """Rows of a plain table, in which missing numbers are NaN."""
@@ -357,7 +275,7 @@ class TableInputs:
     def read(self, frame: pd.DataFrame | CellTable) -> EncodedRows:
         """Rows of any table that has the columns of the fit."""
         table = CellTable.of(frame)
-        shares = draw_shares(self.encoder.columns, self.encoder.marks(table), len(table))
+        shares = draw_shares(self.encoder.columns, self.encoder.marks(table))
         return EncodedRows(self.encoder.transform(table), shares, self.encoder.extra_std(table))
 
     def distribution(self, rows: EncodedRows, predict: Callable[[Array], Any]) -> Any:
@@ -369,7 +287,7 @@ class TableInputs:
         candidates = None if rows.shares is None else find_candidates(rows.features, rows.shares, self.reference)
         is_continuous = not isinstance(whole, ClassPrediction | GLMPrediction)
         if candidates is not None:
-            parts = predict(candidates.flat)
+            parts = predict(candidates.features.reshape(-1, rows.features.shape[1]))
             mix = class_mixture if isinstance(whole, ClassPrediction) else MixturePrediction
             whole = mix(whole, parts, candidates.rows, candidates.weights)
         return whole.widened(rows.extra_std) if is_continuous and rows.extra_std is not None else whole
@@ -378,37 +296,43 @@ class TableInputs:
 
     def to_document(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and a document for a model file."""
-        tensors, reference = self.reference.to_state()
+        kept = {name: getattr(self.reference, name) for name in ("features", "given", "digests")}
+        kept["given"] = kept["given"].astype(np.uint8)
+        tensors = {f"reference.{name}": torch.from_numpy(np.ascontiguousarray(part)) for name, part in kept.items()}
+        reference = {"typical": self.reference.typical}
         return tensors, {"encoder": self.encoder.to_document(), "plain": self.plain, "reference": reference}
 
     @classmethod
     def from_document(cls, tensors: Mapping[str, Tensor], document: Mapping[str, Any]) -> TableInputs:
         """The inputs that :meth:`to_document` described."""
         encoder, plain = TableEncoder.from_document(document["encoder"]), document["plain"]
-        reference = ReferenceRows.from_state(tensors, document["reference"], encoder.feature_scales, encoder.widths)
+        features, given, digests = (tensors[f"reference.{name}"].numpy() for name in ("features", "given", "digests"))
+        n, typical, scales, widths = (
+            len(features),
+            document["reference"]["typical"],
+            encoder.feature_scales,
+            encoder.widths,
+        )
+        types = [str(part.dtype) for part in (features, given, digests)]
+        shapes = features.shape, given.shape, digests.shape
+        if types != ["float64", "uint8", "int64"] or shapes != ((n, len(scales)), (n, len(widths)), (len(digests),)):
+            raise ValueError("reference rows must have the features of the columns")
+        if not (n and np.isfinite(features).all() and isinstance(typical, float) and 0 < typical < np.inf):
+            raise ValueError("reference rows must be finite")
         numbers = all(isinstance(column, NumberColumn) and not column.n_missing for column in encoder.columns)
         if not isinstance(plain, bool) or (plain and not numbers):
             raise ValueError(f"plain must be true or false, and true for numbers alone; got {plain!r:.40}")
-        return cls(encoder, reference, plain)
+        return cls(encoder, ReferenceRows(features, given.astype(bool), scales, widths, digests, typical), plain)
 
 
 def keep_rows(encoder: TableEncoder, rows: pd.DataFrame | CellTable, values: NDArray[Any]) -> ReferenceRows:
-    """The training rows that a model keeps; no others are encoded."""
-    table, scales, widths = CellTable.of(rows, training=True), encoder.feature_scales, encoder.widths
-    kept, seen = _drawn_rows(len(table), len(scales), len(table), seed=0)
-    read = np.union1d(kept, seen)
-    if len(read) < len(table):
-        table = CellTable(table.frame.iloc[read], training=True)
+    """The training rows that a model keeps; of a large table only some rows are encoded."""
+    table = CellTable.of(rows, training=True)
+    if len(table) > MAX_DIGESTS:
+        some = np.sort(np.random.default_rng(SEED).permutation(len(table))[:MAX_DIGESTS])
+        table, values = CellTable(table.frame.iloc[some], training=True), values[some]
     features, given = encoder.transform(table), np.column_stack([~marks["missing"] for marks in encoder.marks(table)])
-    digests = row_digests(features[np.searchsorted(read, seen)], values[seen])
-    kept = np.searchsorted(read, kept)
-    return ReferenceRows._of(features[kept], given[kept], scales, widths, digests)
-
-
-def _drawn_rows(n_rows: int, n_features: int, n_digests: int, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Rows whose features are kept, and rows whose digests are, both in order."""
-    rng, most = np.random.default_rng(seed), int(np.clip(MAX_CELLS // max(n_features, 1), 16, MAX_ROWS))
-    return np.sort(rng.permutation(n_rows)[:most]), np.sort(rng.permutation(n_digests)[:MAX_DIGESTS])
+    return ReferenceRows.sample(encoder, features, given, row_digests(features, values))
 
 
 # -- the column to predict --------------------------------------------------------------------------------------------
@@ -422,6 +346,7 @@ SMALLEST = 1e-150  # of a target's largest value: squares of its noise would be 
 
 MOST_EFFECTS = 10  # classes whose shares describe a category
 MIN_CLASS_ROWS = 2  # on average; with fewer, texts are no classes
+WHOLE_NUMBER = r"0|-?[1-9]\d{0,14}"  # as it is written without marks, such as classes: "01" is not "1"
 
 
 class Target(NamedTuple):
@@ -436,65 +361,63 @@ class Target(NamedTuple):
 
 def fit_target(cells: Cells, task: Task | None = None, decimal_comma: bool | None = None) -> Target:
     """Values of a target column without holes, and the task (None: inferred) with the reason for it."""
-    name, column = cells.name, cells.column
+    name, n_rows, n_distinct = cells.name, len(cells), cells.n_distinct
     if cells.holds_collections():
         raise TableError(f"the target '{name}' must hold one number or text a row; got lists or structures")
     if task != "classification" and (units := mixed_units(cells)):
         raise TableError(f"the target '{name}' is in several units, {listing(units)}; write them in one")
-    unit, comma = find_unit(cells), has_decimal_commas(cells) if decimal_comma is None else decimal_comma
-    values = to_numbers(cells, comma, unit)
-    is_boolean, finite = pd.api.types.is_bool_dtype(column), np.isfinite(values)
-    decided = is_boolean or cells.is_category
-    numeric = bool(finite.all()) and not decided
-    n_distinct = cells.n_distinct
     if n_distinct == 1:
         raise TableError(f"the target '{name}' is always '{cells.levels[0]}': there is nothing to learn")
-    many = n_distinct > FEW_VALUES or 2 * n_distinct > len(column)
-    if task == "regression" or (task is None and many and finite.mean() >= MIN_NUMBER_SHARE and not decided):
+    unit, comma = find_unit(cells), has_decimal_commas(cells) if decimal_comma is None else decimal_comma
+    values, is_boolean = to_numbers(cells, comma, unit), pd.api.types.is_bool_dtype(cells.column)
+    finite, may_be_number = np.isfinite(values), not (is_boolean or cells.is_category)
+    many = n_distinct > FEW_VALUES or 2 * n_distinct > n_rows
+    if task == "regression" or (task is None and many and may_be_number and finite.mean() >= MIN_NUMBER_SHARE):
         require_numbers(cells, values)
+    is_numeric, reason = may_be_number and bool(finite.all()), f"Task: {task}, as asked."
     if task is None:
-        if numeric:
-            task = "regression" if many else "classification"
-            reason = f"Task: {task}, as the target '{name}' is a number with {n_distinct:,} different values."
-            if task == "classification" or n_distinct <= 2 * FEW_VALUES:
-                other = "regression" if task == "classification" else "classification"
-                reason = f"{reason[:-1]} (--task {other} takes it otherwise)."
-        else:
-            task, kind = "classification", "true or false" if is_boolean else "text"
-            reason = f"Task: classification, as the target '{name}' is {kind} with {n_distinct:,} different values."
-    else:
-        reason = f"Task: {task}, as asked."
+        task = "regression" if is_numeric and many else "classification"
+        kind = "a number" if is_numeric else "true or false" if is_boolean else "text"
+        reason = f"Task: {task}, as the target '{name}' is {kind} with {n_distinct:,} different values."
+        if is_numeric and (not many or n_distinct <= 2 * FEW_VALUES):
+            other = "classification" if many else "regression"
+            reason = f"{reason[:-1]} (--task {other} takes it otherwise)."
     if task == "regression":
-        require_range(name, values)
+        largest = float(np.abs(values).max())
+        if not SMALLEST <= largest <= LARGEST:
+            raise TableError(
+                f"the target '{name}' must have its largest value between {SMALLEST:g} and {LARGEST:g} in size; got "
+                f"{largest:g}. Use another unit."
+            )
         return Target(task, values, comma, reason, unit)
-    if len(column) < MIN_CLASS_ROWS * n_distinct:
+    if n_rows < MIN_CLASS_ROWS * n_distinct:
         raise TableError(
-            f"the target '{name}' has {n_distinct:,} different values in {count(len(column), 'row')}, too many to be "
-            "classes" + ("; use the task regression" if numeric else " and they are not numbers")
+            f"the target '{name}' has {n_distinct:,} different values in {count(n_rows, 'row')}, too many to be "
+            "classes" + ("; use the task regression" if is_numeric else " and they are not numbers")
         )
-    return Target(task, _class_labels(cells), comma, reason)
+    labels = cells.levels.astype(str)
+    if not is_boolean and full_matches(cells.arrow, WHOLE_NUMBER).all():
+        labels = labels.astype(np.int64)
+    return Target(task, labels[cells.codes], comma, reason)
 
 
-def centred_target(values: NDArray[Any]) -> NDArray[np.float64]:
-    """Numbers [N] or [N, outputs] in units of their spread, or 0/1 of each class, with mean zero: [N, outputs]."""
+def standard_target(values: NDArray[Any]) -> tuple[Array, Array | None]:
+    """Numbers [N] or [N, outputs] in units of their spread, and this unit [outputs]; or 0/1 of classes, and None.
+
+    All have mean zero: [N, outputs].
+    """
     if values.dtype.kind == "f":
         columns, tiny = values.reshape(len(values), -1), np.finfo(np.float64).tiny
-        columns = columns / np.maximum(np.abs(columns).max(0), tiny)
+        largest = np.maximum(np.abs(columns).max(0), tiny)
+        columns = columns / largest
         columns = columns - columns.mean(0)
-        return columns / np.maximum(columns.std(0), tiny)
+        spread = columns.std(0)
+        return columns / np.maximum(spread, tiny), spread * largest
     classes, places, counts = np.unique(values, return_inverse=True, return_counts=True)
     frequent = np.sort(np.argsort(-counts, kind="stable")[:MOST_EFFECTS])
     chosen = frequent[1:] if len(classes) == 2 else frequent
     shares = (places[:, None] == chosen).astype(np.float64)
-    return shares - shares.mean(0)
-
-
-def target_scale(values: NDArray[Any]) -> NDArray[np.float64] | None:
-    """The spread of numbers [outputs], which is the unit of :func:`centred_target`; None for classes."""
-    if values.dtype.kind != "f":
-        return None
-    largest = float(np.abs(values).max()) or 1.0
-    return np.atleast_1d((values / largest).std(0) * largest)
+    return shares - shares.mean(0), None
 
 
 def require_numbers(cells: Cells, values: NDArray[np.float64]) -> None:
@@ -507,30 +430,8 @@ def require_numbers(cells: Cells, values: NDArray[np.float64]) -> None:
         )
 
 
-def require_range(name: str, values: NDArray[Any]) -> None:
-    """Raise a TableError where squares of the target leave the range of floating-point numbers."""
-    largest = float(np.abs(values).max())
-    if not SMALLEST <= largest <= LARGEST:
-        raise TableError(
-            f"the target '{name}' must have its largest value between {SMALLEST:g} and {LARGEST:g} in size; got "
-            f"{largest:g}. Use another unit."
-        )
-
-
-def _class_labels(cells: Cells) -> NDArray[Any]:
-    """Classes as whole numbers where all are written as such, else as texts: "01" is not "1"."""
-    texts, values = cells.levels.astype(str), to_numbers(Cells(pd.Series(cells.levels, dtype=object)))
-    if not pd.api.types.is_bool_dtype(cells.column) and (values == np.round(values)).all():  # NaN equals nothing
-        numbers = values.astype(np.int64)
-        if (numbers.astype(str) == texts).all():
-            return numbers[cells.codes]
-    return texts[cells.codes]
-
-
 def label_positions(cells: Cells, classes: NDArray[Any]) -> NDArray[np.int64]:
     """The place of each cell among ``classes``, which are in order; -1 where it is none of them, or missing."""
-    if not len(cells.levels):
-        return np.full(len(cells), -1)
     is_text = classes.dtype.kind in "UO"
     labels = cells.levels.astype(str) if is_text else to_numbers(Cells(pd.Series(cells.levels, dtype=object)))
     place = np.searchsorted(classes, labels).clip(max=len(classes) - 1)
