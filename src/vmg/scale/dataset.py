@@ -312,11 +312,9 @@ def convert_csv(
     ``metadata`` goes into the schema.
     """
     text = scan_text(source, TextRules(**reading), max_bytes=math.inf)
-    kinds = [pa.string() if pa.types.is_null(kind) else kind for kind in text.types]
     comma = {} if text.decimal_comma is None else {DECIMAL_COMMA: str(text.decimal_comma).encode()}
-    schema = pa.schema(list(zip(text.names, kinds, strict=True)), metadata={**(metadata or {}), **comma})
+    schema = text.schema(empty=pa.string()).with_metadata({**(metadata or {}), **comma})
     with replacing(target) as temporary, parquet.ParquetWriter(temporary, schema) as writer:
-        for cells in text.blocks():
-            typed = [own.cast(kind) for own, kind in zip(cells, kinds, strict=True)]
-            writer.write_batch(pa.RecordBatch.from_arrays(typed, schema=schema))
+        for batch in text.batches(schema):
+            writer.write_batch(batch)
     return text

@@ -25,11 +25,9 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 from pyarrow import csv as arrow_csv
 
 from vmg.files import replacing
@@ -58,9 +56,6 @@ CHECKED_ROWS = 1_000  # that Python's own reader takes at a time
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 ENCODINGS = ("utf-8-sig", "cp1252")  # Excel on Windows still writes the latter
 SEPARATOR_LINE = re.compile(r"(?i)\s*\"?sep=([,;|\t])\"?[ \t]*(?=[\r\n])")  # of Excel
-FLOAT = rf"(?:{NUMBER})|(?i:[+-]?inf(?:inity)?)"
-WHOLE = r"-?\d{1,18}"
-BOOLEAN = r"True|TRUE|true|False|FALSE|false"
 FOREIGN = {  # how files start that people take for tables
     b"PK\x03\x04": "a zip archive",
     b"\xd0\xcf\x11\xe0": "an old Excel workbook",
@@ -78,7 +73,21 @@ class TableFile(NamedTuple):
 
 
 class TextRules(NamedTuple):
-    """Choices of a caller about a text; see :func:`read_table`."""
+    """How the cells of a file are read.
+
+    Parameters
+    ----------
+    texts : collection of str, or mapping of str to collection of str
+        Columns whose cells are left as they are written, so that 01 is not 1; a mapping says which words are not
+        missing in them.
+    decimal_comma : bool or None
+        Whether a comma is the decimal point; None: found out.
+    na_values : iterable of str or None
+        Words that mean a missing cell, as an empty one does; None: NA, ?, - and the like. A column of + and - alone has
+        no missing cells of that kind.
+    header : bool
+        Whether the first line names the columns; else they are called column 1, column 2 and so on.
+    """
 
     texts: Collection[str] | Mapping[str, Collection[str]] = ()
     decimal_comma: bool | None = None
@@ -91,35 +100,19 @@ class TextRules(NamedTuple):
         return (words - {*self.texts.get(name, ())} if isinstance(self.texts, Mapping) else words) | {""}
 
 
-def read_table(
-    path: str | os.PathLike[str],
-    *,
-    texts: Collection[str] | Mapping[str, Collection[str]] = (),
-    decimal_comma: bool | None = None,
-    na_values: Iterable[str] | None = None,
-    header: bool = True,
-) -> TableFile:
+def read_table(path: str | os.PathLike[str], **reading: Any) -> TableFile:
     """Read a table; delimiter, compression and kind of file are found out.
 
-    Whether a comma is the decimal point is decided for the whole file, and kept in the frame's ``attrs``.
-
-    Args:
-        path: the file; "-" reads standard input. ``book.xlsx::sheet`` is a sheet of a workbook (else the first), and
-            ``file.db::table`` a table of a SQLite or DuckDB database (else the only one).
-        texts: columns whose cells are left as they are written, so that 01 is not 1; a mapping says which words are not
-            missing in them.
-        decimal_comma: what a comma means; None: found out.
-        na_values: words that mean a missing cell, as does an empty one; None: NA, ?, - and the like. A column of + and
-            - alone has no missing cells of that kind.
-        header: whether the first line names the columns; else they are called column 1, column 2 and so on.
+    Whether a comma is the decimal point is decided for the whole file, and kept in the frame's ``attrs``. "-" reads
+    standard input. ``book.xlsx::sheet`` is a sheet of a workbook (else the first), and ``file.db::table`` a table of a
+    SQLite or DuckDB database (else the only one). ``reading`` are the fields of :class:`~vmg.tables.files.TextRules`.
     """
-    name = os.fspath(path)
+    name, rules = os.fspath(path), TextRules(**reading)
     if name == "-":
         name, path = "standard input", _spooled(sys.stdin.buffer, "standard input")
     elif Path(path).is_fifo():
         with open(path, "rb") as pipe:
             path = _spooled(pipe, name)
-    rules = TextRules(texts, decimal_comma, na_values, header)
     file, _, part = (path, "", "") if "::" not in name or os.path.exists(path) else name.rpartition("::")
     with open_table(file, name) as stream:
         if not stream.head.strip():
@@ -128,35 +121,19 @@ def read_table(
             return _typed_table(read_parquet(io.BufferedReader(stream).read(), name), name)
         if stream.head.startswith(b"PK\x03\x04") and b"xl/" in stream.head:
             most = max(FREE_BYTES, MAX_UNPACKING * os.path.getsize(file))
-            reading: dict[str, Any] = {
-                "texts": texts,
-                "missing": rules.missing_in(""),
-                "header": header,
-                "max_bytes": most,
-            }
-            return _typed_table(read_workbook(file, part, name, **reading), name)
-        if stream.head.startswith(b"SQLite format 3") or stream.head[8:12] == b"DUCK":
-            return _typed_table(read_database(file, part, name, is_duck=stream.head[8:12] == b"DUCK"), name)
+            missing = rules.missing_in("")
+            sheet = read_workbook(
+                file, part, name, texts=rules.texts, missing=missing, header=rules.header, max_bytes=most
+            )
+            return _typed_table(sheet, name)
+        if (is_duck := stream.head[8:12] == b"DUCK") or stream.head.startswith(b"SQLite format 3"):
+            return _typed_table(read_database(file, part, name, is_duck=is_duck), name)
     text = scan_text(path, rules, name)
-    columns = [np.empty(text.n_rows, column.dtype(text.decimal_comma)) for column in text.columns]
-    start = 0
-    for block in text.blocks():
-        for column, cells in zip(columns, block, strict=True):
-            column[start : start + len(cells)] = _to_numpy(cells)
-        start += len(block[0])
-    frame = pd.DataFrame(dict(zip(text.names, columns, strict=True)), copy=False)
+    schema = text.schema(empty=pa.float64())
+    frame = pa.Table.from_batches(text.batches(schema), schema).to_pandas(split_blocks=True, self_destruct=True)
     if text.decimal_comma is not None:
         frame.attrs["decimal_comma"] = text.decimal_comma
     return TableFile(frame, text.notes)
-
-
-def _to_numpy(cells: pa.Array) -> NDArray[Any]:
-    """Cells as NumPy has them; each different text is once in memory."""
-    if not pa.types.is_string(cells.type):
-        return cells.to_numpy(zero_copy_only=False)
-    encoded = cells.dictionary_encode()
-    words = np.array([*encoded.dictionary.to_pylist(), None], dtype=object)
-    return words[encoded.indices.fill_null(len(words) - 1).to_numpy()]
 
 
 def _spooled(source: BinaryIO, name: str) -> str:
@@ -272,17 +249,11 @@ class TextTable:
     decimal_comma: bool | None = None  # None: no cell has a comma
     notes: list[str] = field(default_factory=list)
 
-    @property
-    def names(self) -> list[str]:
-        """The columns."""
-        return [column.name for column in self.columns]
+    def schema(self, empty: pa.DataType) -> pa.Schema:
+        """Names and types of the columns; ``empty`` is that of columns without values."""
+        return pa.schema([(column.name, column.type(self.decimal_comma) or empty) for column in self.columns])
 
-    @property
-    def types(self) -> list[pa.DataType]:
-        """Their types."""
-        return [column.type(self.decimal_comma) for column in self.columns]
-
-    def blocks(self) -> Iterator[list[pa.Array]]:
+    def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The cells of each column in its type, null where missing, block by block."""
         n_rows = 0
         try:
@@ -290,7 +261,8 @@ class TextTable:
                 n_rows += len(texts[0])
                 if n_rows > self.n_rows:
                     raise _Irregular("more rows than before")
-                yield [c.convert(own, kind) for c, own, kind in zip(self.columns, texts, self.types, strict=True)]
+                cells = [c.convert(own, kind) for c, own, kind in zip(self.columns, texts, schema.types, strict=True)]
+                yield pa.RecordBatch.from_arrays(cells, schema=schema)
             if n_rows < self.n_rows:
                 raise _Irregular("fewer rows than before")
         except (_Irregular, UnicodeDecodeError, pa.ArrowInvalid) as error:
@@ -311,16 +283,18 @@ class TextTable:
                     self._check_names(read)
         if votes is None:
             raise TableError(f"{self.name} has no rows, only a header")
-        decided, asked = votes.decide(self.delimiter), self.rules.decimal_comma
-        self.decimal_comma = decided if asked is None else asked
+        asked = self.rules.decimal_comma
+        self.decimal_comma = votes.decide(self.delimiter) if asked is None else asked
         self.notes += ["The file is not UTF-8; it was read as Windows-1252."] if self.encoding == "cp1252" else []
         self.notes += [f"Columns are separated by {DELIMITERS[self.delimiter]}."] if self.delimiter != "," else []
         against = votes.comma if self.decimal_comma is False else votes.point
         if self.decimal_comma is not None and against:
             mark, other, sign = ("commas", "points", ".") if self.decimal_comma else ("points", "commas", ",")
             why = "as most columns have" if asked is None else "as asked or as at the fit"
-            said = f"Numbers are read with decimal {mark}, {why}, but {listing(against)} can only have decimal {other}"
-            self.notes.append(f"{said}; --decimal {sign} reads them so.")
+            self.notes.append(
+                f"Numbers are read with decimal {mark}, {why}, but {listing(against)} can only have decimal {other}; "
+                f"--decimal {sign} reads them so."
+            )
 
     def _texts(self) -> Iterator[list[pa.Array]]:
         """The stripped texts of each column that has a name, block by block."""
@@ -385,8 +359,8 @@ class TextTable:
 
     def _arrow_rows(self, stream: TableBytes) -> Iterator[list[pa.Array]]:
         names = [f"{k}" for k in range(self.width)]
-        lines = {"skip_rows": self.n_lines, "column_names": names, "encoding": self.encoding}
         block = BLOCK * min(1 + self.width // 64, 8)
+        lines = {"skip_rows": self.n_lines, "column_names": names, "encoding": self.encoding}
         reading = arrow_csv.ReadOptions(block_size=block, use_threads=False, **lines)
         parsing = arrow_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True)
         types = arrow_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
@@ -423,7 +397,7 @@ class TextTable:
         values = []
         for column in self.columns:
             name, sample = column.name, Cells(cells[column.name].column[:SNIFFED_ROWS])
-            if column.are_numbers:
+            if "number" in column.kinds and not column.is_empty:
                 is_value = is_number(name)
             elif any(sign.isdigit() for sign in name) and find_date_format(sample) is not None:
                 is_value = find_date_format(Cells(pd.Series([name]))) is not None
@@ -433,18 +407,28 @@ class TextTable:
                 return
             values.append(name)
         are_years = all(map(str.isdecimal, values)) and all(int(a) < int(b) for a, b in pairwise(values))
-        if values and not are_years:
-            if len(values) == len(self.columns):
-                raise TableError(
-                    f"the first line of {self.name} must name the columns; got the values {listing(values)} "
-                    "(--no-header reads it as a row)"
-                )
-            self.notes.append(
-                f"The first line is more like a row than like names: {listing(values)}; --no-header reads it as a row."
+        if not values or are_years:
+            return
+        if len(values) == len(self.columns):
+            raise TableError(
+                f"the first line of {self.name} must name the columns; got the values {listing(values)} "
+                "(--no-header reads it as a row)"
             )
+        self.notes.append(
+            f"The first line is more like a row than like names: {listing(values)}; --no-header reads it as a row."
+        )
 
 
-PATTERNS = {"boolean": BOOLEAN, "number": FLOAT, "whole": WHOLE, "digits": r"\d+", "plus": r"\+"}
+PATTERNS = {
+    "boolean": r"True|TRUE|true|False|FALSE|false",
+    "number": rf"(?:{NUMBER})|(?i:[+-]?inf(?:inity)?)",
+    "whole": r"-?\d{1,18}",
+    "digits": r"\d+",
+    "counted": r"0|[1-9]\d*",  # digits of a number: 007 is a code
+    "pointless": r"[^.]*",
+    "plus": r"\+",
+}
+"""Patterns that every cell of a column may be of."""
 
 
 @dataclass
@@ -456,60 +440,37 @@ class _TextColumn:
     is_text: bool  # its cells stay as they are written
     kinds: set[str] = field(default_factory=lambda: set(PATTERNS))  # patterns that every cell is of
     is_empty: bool = True
-    has_holes: bool = False
-    has_code: bool = False
-    has_point: bool = False
-
-    @property
-    def are_numbers(self) -> bool:
-        """Whether there are cells, and all of them are numbers."""
-        return "number" in self.kinds and not self.is_empty
 
     def given(self, texts: pa.Array) -> pa.Array:
         """The different texts that are not missing."""
         distinct = pc.unique(texts)
-        given = distinct.filter(pc.invert(pc.is_in(distinct, pa.array(sorted(self.missing), pa.string()))))
-        self.has_holes |= len(given) < len(distinct)
-        return given
+        return distinct.filter(pc.invert(pc.is_in(distinct, pa.array(sorted(self.missing), pa.string()))))
 
     def add(self, texts: pa.Array) -> None:
         """Look at more cells, which are stripped."""
         given = self.given(texts)
-        if not len(given):
-            return
-        self.is_empty = False
-        self.kinds = {kind for kind in self.kinds if full_matches(given, PATTERNS[kind]).all()}
-        if "number" in self.kinds:
-            self.has_code |= bool(full_matches(given, r"0\d+").any())  # 007 is no number
-            self.has_point |= bool(pc.any(pc.match_substring(given, ".")).as_py())
+        if len(given):
+            self.is_empty = False
+            self.kinds = {kind for kind in self.kinds if full_matches(given, PATTERNS[kind]).all()}
 
-    def type(self, decimal_comma: bool | None) -> pa.DataType:
-        """The type of all cells.
+    def type(self, decimal_comma: bool | None) -> pa.DataType | None:
+        """The type of all cells; None where there are none.
 
         Texts are columns of codes, in which some whole numbers begin with a zero, and with decimal commas columns with
         points: 1.234 is a thousand there.
         """
-        if self.is_text or not self.kinds - {"plus"}:
-            return pa.string()
-        if self.is_empty:
-            return pa.null()
-        if "boolean" in self.kinds:
+        if self.is_empty and not self.is_text:
+            return None
+        if "boolean" in self.kinds and not self.is_text:
             return pa.bool_()
-        if ("digits" in self.kinds and self.has_code) or (decimal_comma and self.has_point):
+        are_codes = "digits" in self.kinds and "counted" not in self.kinds
+        are_thousands = decimal_comma and "pointless" not in self.kinds
+        if self.is_text or "number" not in self.kinds or are_codes or are_thousands:
             return pa.string()
         return pa.int64() if "whole" in self.kinds else pa.float64()
 
-    def dtype(self, decimal_comma: bool | None) -> Any:
-        """The type in pandas: whole numbers with holes are floats, booleans with holes are objects."""
-        kind = self.type(decimal_comma)
-        if pa.types.is_string(kind) or (pa.types.is_boolean(kind) and self.has_holes):
-            return object
-        return np.float64 if self.has_holes or pa.types.is_null(kind) else kind.to_pandas_dtype()
-
     def convert(self, texts: pa.Array, kind: pa.DataType) -> pa.Array:
         """Stripped cells in the type of the column, null where they are missing."""
-        if pa.types.is_null(kind):
-            return pa.nulls(len(texts))
         words = self.missing - {"-"} if "plus" in self.kinds and not self.is_empty else self.missing
         blank = pc.is_in(texts, pa.array(sorted(words), pa.string()))
         given = pc.if_else(blank, pa.scalar(None, pa.string()), texts)

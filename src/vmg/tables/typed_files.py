@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Collection
-from contextlib import closing
+from collections.abc import Collection, Iterator
+from contextlib import closing, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -22,19 +22,28 @@ MAX_CELLS = 2**28  # of a Parquet file, which can hold any number of equal cells
 FREE_CELLS, CELLS_A_BYTE = 2**23, 8  # cells of any file, and those that a byte of a larger one may stand for
 
 
+@contextmanager
+def _explained(name: str, kind: str, package: str = "") -> Iterator[None]:
+    """Raise a TableError for whatever a damaged file or a missing package raises."""
+    try:
+        yield
+    except TableError:
+        raise
+    except ImportError as error:
+        raise TableError(f"{name} is {kind}, which needs the package {package}") from error
+    except Exception as error:  # a damaged file ends in errors of many types
+        raise TableError(f"cannot read {name} as {kind}: {(str(error) or repr(error)).splitlines()[0]}") from error
+
+
 def read_parquet(packed: bytes, name: str) -> pd.DataFrame:
     """A Parquet table, also of pandas."""
-    data = io.BytesIO(packed)
-    limit = min(MAX_CELLS, max(FREE_CELLS, CELLS_A_BYTE * len(packed)))
-    try:
+    data, limit = io.BytesIO(packed), min(MAX_CELLS, max(FREE_CELLS, CELLS_A_BYTE * len(packed)))
+    with _explained(name, "Parquet"):
         shape = ParquetFile(data).metadata
-        is_small = shape.num_rows * max(shape.num_columns, 1) <= limit
-        frame = pd.read_parquet(data, coerce_int96_timestamp_unit="us") if is_small else pd.DataFrame()
-    except Exception as error:  # a damaged file ends in errors of many types
-        raise TableError(f"cannot read {name} as Parquet: {(str(error) or repr(error)).splitlines()[0]}") from error
-    if not is_small:
-        got = f"{shape.num_rows:,} rows of {shape.num_columns:,}"
-        raise TableError(f"{name} must have at most {limit:,} cells in {len(packed):,} bytes; got {got}")
+        if shape.num_rows * max(shape.num_columns, 1) > limit:
+            got = f"{shape.num_rows:,} rows of {shape.num_columns:,}"
+            raise TableError(f"{name} must have at most {limit:,} cells in {len(packed):,} bytes; got {got}")
+        frame = pd.read_parquet(data, coerce_int96_timestamp_unit="us")
     return frame.reset_index() if any(frame.index.names) else frame  # columns that pandas had made an index
 
 
@@ -49,25 +58,19 @@ def read_workbook(
     max_bytes: int,
 ) -> pd.DataFrame:
     """A sheet of an Excel workbook, the first one for ""; columns of ``texts`` keep cells as they are written."""
-    try:
+    with _explained(name, "a workbook", "openpyxl"):
         unpacked = sum(part.file_size for part in ZipFile(path).infolist())
         if unpacked > max_bytes:
             raise TableError(f"{name} must have at most {max_bytes:,} bytes unpacked; it has {unpacked:,}")
         reading: dict[str, Any] = {"keep_default_na": False, "na_values": list(missing)}
         reading |= {"dtype": dict.fromkeys(texts, str), "header": 0 if header else None}
         frame = pd.read_excel(path, sheet_name=sheet or 0, **reading)
-    except ImportError as error:
-        raise TableError(f"{name} is an Excel workbook, which needs the package openpyxl") from error
-    except TableError:
-        raise
-    except Exception as error:  # a damaged file ends in errors of many types
-        raise TableError(f"cannot read {name} as a workbook: {error}") from error
     return frame if header else frame.set_axis([f"column {k + 1}" for k in range(frame.shape[1])], axis=1)
 
 
 def read_database(path: str | os.PathLike[str], table: str, name: str, *, is_duck: bool) -> pd.DataFrame:
     """A table or view of a database, which is opened for reading alone."""
-    try:
+    with _explained(name, "a database", "duckdb"):
         if is_duck:
             names = "SELECT table_name FROM information_schema.tables"
             connection: Any = import_module("duckdb").connect(os.fspath(path), read_only=True)
@@ -81,9 +84,3 @@ def read_database(path: str | os.PathLike[str], table: str, name: str, *, is_duc
                 raise TableError(f"{name} must name one of the tables {listing(known)}, as in file.db::table")
             cursor = connection.execute('SELECT * FROM "{}"'.format(asked.replace('"', '""')))
             return pd.DataFrame(cursor.fetchall(), columns=[column[0] for column in cursor.description])
-    except ImportError as error:
-        raise TableError(f"{name} is a DuckDB database, which needs the package duckdb") from error
-    except TableError:
-        raise
-    except Exception as error:
-        raise TableError(f"cannot read {name} as a database: {error}") from error
