@@ -94,8 +94,8 @@ def test_signs_that_mean_different_units_are_not_one_column(cells, said):
 
 
 def test_a_few_numbers_in_another_unit_are_missing_and_reported():
-    percents, dollars = [f"{k}.5%" for k in range(29)], [f"${k}" for k in range(29)]
-    for cells, unit in (([*percents, "0.799"], "%"), ([*dollars, "5 €"], "$")):
+    percents, dollars, ways = ([form.format(k) for k in range(29)] for form in ("{}.5%", "${}", "{} km"))
+    for cells, unit in (([*percents, "0.799"], "%"), ([*dollars, "5 €"], "$"), ([*ways, "300 m"], "km")):
         encoder, columns = fitted(cells)
         assert columns["a"].unit == unit and columns["a"].n_missing == 1
         assert f"Column 'a': not numbers, so missing: '{cells[-1]}'." in encoder.describe()

@@ -12,7 +12,7 @@ from vmg.tables.cells import Cells, CellTable, listing, require_columns
 from vmg.tables.columns import Column, DateColumn, NumberColumn, TableChoices
 from vmg.tables.encoder import TableEncoder, decide_comma, find_suspicions
 from vmg.tables.inputs import Task, fit_target
-from vmg.tables.values import find_unit, to_timestamps
+from vmg.tables.values import find_units, to_timestamps
 
 __all__ = ["ColumnFacts", "Inspection", "column_facts", "inspect_table", "table_remarks"]
 
@@ -127,7 +127,7 @@ def _shift_remarks(column: NumberColumn, cells: Cells) -> list[str]:
     values = column.values(cells)
     values = values[~np.isnan(values)]
     if len(values) and not pd.api.types.is_bool_dtype(cells.column):
-        unit = find_unit(cells)
+        unit, _ = find_units(cells)
         if unit != column.unit:
             before, now = (f"'{name}'" if name else "no unit" for name in (column.unit, unit))
             remarks.append(f"Column '{column.name}' was written with {before} at the fit and with {now} here.")

@@ -106,8 +106,11 @@ class Cells:
     @cached_property
     def _coded(self) -> tuple[NDArray[np.int64], NDArray[Any]]:
         column = self.column
-        if self.is_time:
-            return pd.factorize(_timestamp_texts(column))
+        if self.is_time:  # 2020-01-31 10:30:00, with a fraction of the second only where there is one
+            written = np.datetime_as_string(naive_timestamps(column))
+            moments = np.array([text.replace("T", " ").removesuffix(".000000") for text in written], dtype=object)
+            moments[column.isna().to_numpy()] = None
+            return pd.factorize(moments)
         if column.dtype == object and pd.api.types.infer_dtype(column, skipna=True) != "string":
             given = column.notna().to_numpy()  # equal cells may be written differently: 1 and True
             texts = [_text(value) if here else None for value, here in zip(column, given, strict=True)]
@@ -279,16 +282,6 @@ def naive_timestamps(column: pd.Series) -> NDArray[np.datetime64]:
         return _plain(column).to_numpy(dtype="datetime64[us]", copy=True)
     except (OverflowError, ValueError) as error:
         raise TableError(f"the column '{column.name}' has dates beyond any calendar: {error}") from error
-
-
-def _timestamp_texts(column: pd.Series) -> NDArray[Any]:
-    """2020-01-31 10:30:00, with a fraction of the second only where there is one."""
-    times = naive_timestamps(column)
-    texts = [
-        None if missing else text.replace("T", " ").removesuffix(".000000")
-        for text, missing in zip(np.datetime_as_string(times), np.isnat(times), strict=True)
-    ]
-    return np.array(texts, dtype=object)
 
 
 def as_frame(table: Any) -> pd.DataFrame:

@@ -16,11 +16,12 @@ from vmg.model_file import from_fields
 from vmg.tables.cells import Cells, TableError, count, listing
 from vmg.tables.values import (
     DATE_FORMATS,
+    MIN_SHARE,
     check_date_format,
     day_of_week,
     day_of_year,
     find_date_format,
-    find_unit,
+    find_units,
     looks_like_times,
     to_days,
     to_hours,
@@ -29,7 +30,7 @@ from vmg.tables.values import (
 )
 
 __all__ = [
-    *("KINDS", "LARGEST", "MIN_NUMBER_SHARE", "BooleanColumn", "CategoryColumn", "Column", "DateColumn", "Mask"),
+    *("KINDS", "LARGEST", "BooleanColumn", "CategoryColumn", "Column", "DateColumn", "Mask"),
     *("IGNORED", "NumberColumn", "Reading", "TableChoices", "TimeColumn", "ValueColumn", "column_from_document"),
 ]
 
@@ -38,7 +39,6 @@ Mask = NDArray[np.bool_]
 
 LARGEST = 1e154  # the square of a larger number is infinite
 FAR = 1e6  # widths of the training range; what is farther out is taken to be there, where ignorance is immense already
-MIN_NUMBER_SHARE = 0.9  # of the cells that must be values for the rest to count as missing
 BOOLEAN_WORDS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0, "1": 1.0, "0": 0.0}
 DECILES = np.linspace(0.1, 0.9, 9)
 YEAR_DAYS, WEEK_DAYS, DAY_HOURS = 365.25, 7.0, 24.0
@@ -136,7 +136,7 @@ class Reading(NamedTuple):
     decimal_comma: bool = False
     day_first: bool | None = None
     date_format: str | None = None
-    forced: bool = False  # the user says that the column is of this kind
+    kind: str | None = None  # that the user says the column is of
 
 
 @dataclass(frozen=True)
@@ -170,9 +170,11 @@ class Column(ABC):
         Values are outside that lie beyond the range by more than ``slack`` times their spread.
         """
 
-    @abstractmethod
     def unseen(self, cells: Cells) -> list[str]:
         """Values that training rows did not have and that therefore say nothing."""
+        marks = self.marks(cells)
+        strange = marks.get("unseen", marks["missing"]) & ~cells.missing
+        return sorted(cells.levels[np.unique(cells.codes[strange])]) if strange.any() else []
 
     @abstractmethod
     def notes(self) -> list[str]:
@@ -218,7 +220,7 @@ class ValueColumn(Column):
         column = cls(cells.name, 0, **choices)
         values = column.values(cells)
         given = values[~np.isnan(values)]
-        if not len(given) or (len(given) < MIN_NUMBER_SHARE * cells.n_given and not reading.forced):
+        if not len(given) or (len(given) < MIN_SHARE * cells.n_given and not reading.kind):
             return None
         scale = float(np.abs(given).max()) or 1.0
         if scale > LARGEST:
@@ -233,7 +235,7 @@ class ValueColumn(Column):
             low=float(given.min()),
             high=float(given.max()),
             spread=float((given / scale).std() * scale) or 1.0,
-            unreadable=_unreadable(cells, values),
+            unreadable=column.unseen(cells),
             quantiles=np.quantile(given, DECILES).tolist(),
         )
 
@@ -278,17 +280,11 @@ class ValueColumn(Column):
         }
 
     def unseen(self, cells: Cells) -> list[str]:
-        return [text for text in _unreadable(cells, self.values(cells)) if text not in self.unreadable]
+        return [text for text in super().unseen(cells) if text not in self.unreadable]
 
     def notes(self) -> list[str]:
         words = listing(self.unreadable)
         return [f"Column '{self.name}': not {self.plural}, so missing: {words}."] if self.unreadable else []
-
-
-def _unreadable(cells: Cells, values: Array) -> list[str]:
-    """The texts of cells that are given and are no values."""
-    strange = np.isnan(values) & ~cells.missing
-    return sorted(cells.levels[np.unique(cells.codes[strange])]) if strange.any() else []
 
 
 @dataclass(frozen=True)
@@ -302,9 +298,9 @@ class NumberColumn(ValueColumn):
 
     @classmethod
     def _choose(cls, cells: Cells, reading: Reading) -> dict[str, Any] | None:
-        if cells.is_category and not reading.forced:
+        if cells.is_category and not reading.kind:
             return None
-        return {"decimal_comma": reading.decimal_comma, "unit": find_unit(cells)}
+        return {"decimal_comma": reading.decimal_comma, "unit": find_units(cells)[0]}
 
     def values(self, cells: Cells) -> Array:
         return to_numbers(cells, self.decimal_comma, self.unit)
@@ -328,7 +324,7 @@ class BooleanColumn(ValueColumn):
     @classmethod
     def _choose(cls, cells: Cells, reading: Reading) -> dict[str, Any] | None:
         are_objects = cells.column.dtype == object and pd.api.types.infer_dtype(cells.column, skipna=True) == "boolean"
-        return {} if are_objects or pd.api.types.is_bool_dtype(cells.column) or reading.forced else None
+        return {} if are_objects or pd.api.types.is_bool_dtype(cells.column) or reading.kind else None
 
     def values(self, cells: Cells) -> Array:
         of_levels = [BOOLEAN_WORDS.get(text.lower(), np.nan) for text in cells.levels]
@@ -395,7 +391,7 @@ class TimeColumn(ValueColumn):
 
     @classmethod
     def _choose(cls, cells: Cells, reading: Reading) -> dict[str, Any] | None:
-        return {} if looks_like_times(cells) or reading.forced else None
+        return {} if looks_like_times(cells) or reading.kind else None
 
     def values(self, cells: Cells) -> Array:
         return to_hours(cells)
@@ -431,15 +427,15 @@ class CategoryColumn(Column):
         n_missing, n_pooled = int(cells.missing.sum()), len(order) - len(levels)
         return cls(cells.name, n_missing, levels, n_pooled, order[:MAX_KNOWN]) if levels else None
 
-    def with_effects(self, cells: Cells, target: Array) -> tuple[CategoryColumn, Array | None]:
+    def with_effects(self, cells: Cells, target: Array) -> tuple[CategoryColumn, Array]:
         """The column with target statistics, and those of the training rows themselves, each without its own fold.
 
-        ``target`` [N, outputs] is centred. A column of few levels needs none. On the development tables, with columns
-        cut into 23 to 60 levels of 11 to 15 rows, such means were better than 0/1 features of all levels, of the
-        largest, or of both.
+        ``target`` [N, outputs] is centred. A column of few levels has none, [N, 0]. On the development tables, with
+        columns cut into 23 to 60 levels of 11 to 15 rows, such means were better than 0/1 features of all levels, of
+        the largest, or of both.
         """
         if len(self.known) <= MAX_LEVELS:
-            return self, None
+            return self, np.empty((len(cells), 0))
         counts = cells.level_counts
         frequent = [level for level in self.levels if counts.get(level, 0) >= FREQUENT_ROWS]
         place = self._places(cells, self.known)
@@ -491,9 +487,6 @@ class CategoryColumn(Column):
     def marks(self, cells: Cells, slack: float = 0.0) -> dict[str, Mask]:
         unseen = (self._places(cells, self.known) == len(self.known)) & ~cells.missing
         return {"missing": cells.missing, "unseen": unseen}
-
-    def unseen(self, cells: Cells) -> list[str]:
-        return sorted(cells.levels[np.unique(cells.codes[self.marks(cells)["unseen"]])])
 
     def notes(self) -> list[str]:
         if not self.n_pooled:

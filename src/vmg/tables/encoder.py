@@ -26,7 +26,7 @@ from vmg.tables.columns import (
     column_from_document,
 )
 from vmg.tables.files import MISSING
-from vmg.tables.values import count_comma_votes, find_date_format, looks_like_dates, mixed_units
+from vmg.tables.values import count_comma_votes, find_date_format, find_units, looks_like_dates
 
 __all__ = ["TableEncoder", "decide_comma", "find_suspicions", "judge_trend"]
 
@@ -70,9 +70,7 @@ class TableEncoder:
         for name in table.names:
             if name == target:
                 continue
-            kind = choices.kind(name)
-            reading = Reading(comma, day_first, choices.date_format(name), kind is not None)
-            column = find_kind(table[name], reading, kind)
+            column = find_kind(table[name], Reading(comma, day_first, choices.date_format(name), choices.kind(name)))
             if isinstance(column, Column):
                 columns.append(column)
             else:
@@ -92,19 +90,15 @@ class TableEncoder:
         scale; ``scale`` [outputs] is that unit, None for classes.
         """
         table = CellTable.of(frame, training=True)
-        columns: list[Column] = []
-        of_other_folds: dict[str, Array] = {}
-        for column in self.columns:
+        columns, of_other_folds = list(self.columns), []
+        for k, column in enumerate(columns):
             if isinstance(column, CategoryColumn):
-                column, apart = column.with_effects(table[column.name], target)
-                if apart is not None:
-                    of_other_folds |= dict(zip(column.effect_names, apart.T, strict=True))
-            columns.append(column)
+                columns[k], effects = column.with_effects(table[column.name], target)
+                of_other_folds.append(effects)
         encoder = replace(self, columns=tuple(columns))
         features = encoder.transform(table)
-        for place, name in enumerate(encoder.feature_names):
-            if name in of_other_folds:
-                features[:, place] = of_other_folds[name]
+        if of_other_folds:
+            features[:, np.isinf(encoder.feature_scales)] = np.hstack(of_other_folds)
         return encoder.with_trends(features, target, scale)
 
     def with_trends(self, features: Array, target: Array, scale: Array | None) -> tuple[TableEncoder, Array]:
@@ -176,11 +170,9 @@ class TableEncoder:
         """
         table = self.check(frame)
         features = np.empty((len(table), len(self.feature_names)))
-        place = 0
-        for column in self.columns:
-            for feature in column.transform(table[column.name], clip=clip):
-                features[:, place] = feature
-                place += 1
+        each = (feature for column in self.columns for feature in column.transform(table[column.name], clip=clip))
+        for place, feature in enumerate(each):
+            features[:, place] = feature
         return features
 
     def marks(self, frame: pd.DataFrame | CellTable) -> list[dict[str, NDArray[np.bool_]]]:
@@ -235,12 +227,7 @@ class TableEncoder:
 
     def to_document(self) -> dict[str, Any]:
         """The encoder for a model file."""
-        return {
-            "columns": [column.to_document() for column in self.columns],
-            "dropped": dict(self.dropped),
-            "decimal_comma": self.decimal_comma,
-            "n_rows": self.n_rows,
-        }
+        return {**vars(self), "columns": [column.to_document() for column in self.columns]}
 
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> TableEncoder:
@@ -254,34 +241,33 @@ class TableEncoder:
 # -- kinds of columns and conventions of a table ----------------------------------------------------------------------
 
 
-def find_kind(cells: Cells, reading: Reading, kind: str | None = None) -> Column | str:
-    """The fitted column, or why it is of no use; ``kind`` is what the user says it is."""
+def find_kind(cells: Cells, reading: Reading) -> Column | str:
+    """The fitted column, or why it is of no use."""
     if cells.holds_collections():
         return "its cells are lists or structures"
     if cells.n_given == 0:
         return "it has no values"
     if cells.n_distinct == 1 and cells.n_given == len(cells):
         return f"it is always '{cells.levels[0]}'"
-    if kind is not None:
-        asked = KINDS[kind].fit(cells, reading)
-        if asked is None:
-            how = KINDS[kind].plural + (f" with the format {reading.date_format}" if reading.date_format else "")
-            raise TableError(f"the column '{cells.name}' cannot be read as {how}; got {listing(cells.levels[:2])}")
-        return asked
+    if reading.kind is not None:
+        kind = KINDS[reading.kind]
+        if asked := kind.fit(cells, reading):
+            return asked
+        how = kind.plural + (f" with the format {reading.date_format}" if reading.date_format else "")
+        raise TableError(f"the column '{cells.name}' cannot be read as {how}; got {listing(cells.levels[:2])}")
     if pd.api.types.is_integer_dtype(cells.column) and IDENTIFIER_NAME.fullmatch(cells.name):
         if cells.n_distinct == len(cells):
             return "its numbers are all different, like row numbers"
         if cells.n_distinct > FEW_REPEATS * len(cells):
             return "its name and its many different numbers are those of identifiers (--categorical uses it)"
-    if units := mixed_units(cells):
+    if units := find_units(cells)[1]:
         return (
             f"its numbers are in several units, {listing(units)}; write them in one (--categorical takes them as words)"
         )
     are_digits = not cells.is_numeric and full_matches(cells.arrow, r"\d+").all()
     are_codes = are_digits and full_matches(cells.arrow, r"0\d+").any() and not looks_like_dates(cells)  # 01 is not 1
     for cls in (CategoryColumn,) if are_codes else KINDS.values():
-        fitted = cls.fit(cells, reading)
-        if fitted is not None:
+        if fitted := cls.fit(cells, reading):
             return fitted
     if looks_like_dates(cells):
         example = listing(cells.levels[:1])
@@ -308,9 +294,7 @@ def decide_comma(table: CellTable, choices: TableChoices) -> bool:
         return choices.decimal_comma
     if (of_file := table.frame.attrs.get("decimal_comma")) is not None:
         return bool(of_file)
-    cells = {name: table[name] for name in table.names}
-    given = {name: c for name, c in cells.items() if not (c.is_numeric or c.is_time or c.is_category)}
-    return bool(count_comma_votes(given).decide())
+    return bool(count_comma_votes({name: table[name] for name in table.names}).decide())
 
 
 # -- trends -----------------------------------------------------------------------------------------------------------
@@ -327,24 +311,21 @@ def judge_trend(features: Array, place: int, target: Array) -> tuple[bool, Array
     Later rows are predicted from earlier ones by ridge regression, with the days and without. The growth [outputs], in
     units of ``target`` [N, outputs] for each day, is the largest of the splits. With few rows the days stay.
     """
-    days, n_outputs = features[:, place], target.shape[1]
-    others = np.delete(features, place, axis=1)
-    later, earlier, squared_days = [], [], []
+    days, others = features[:, place], np.delete(features, place, axis=1)
+    judged, squared_days = [], []
     for share in SPLITS:
         cut, end = np.quantile(days, [share, min(share + 0.2, 1.0)])
         before, after = days <= cut, (days > cut) & (days <= end)
-        if before.sum() < MIN_TREND_ROWS / 2 or after.sum() < MIN_TREND_ROWS / 8:
-            continue
-        squared_days.append(np.mean((days[after] - cut) ** 2))
-        errors = [_ridge_errors(X[before], target[before], X[after], target[after]) for X in (features, others)]
-        earlier.append([error[0] for error in errors])
-        later.append([error[1] for error in errors])
-    if not later or len(days) < MIN_TREND_ROWS:
-        return True, np.zeros(n_outputs)
-    with_days, without = np.mean(later, axis=0).sum(-1)
+        if before.sum() >= MIN_TREND_ROWS / 2 and after.sum() >= MIN_TREND_ROWS / 8:
+            squared_days.append([np.mean((days[after] - cut) ** 2)])
+            ways = (_ridge_errors(X[before], target[before], X[after], target[after]) for X in (features, others))
+            judged.append([*ways])
+    if not judged or len(days) < MIN_TREND_ROWS:
+        return True, np.zeros(target.shape[1])
+    earlier, later = np.moveaxis(np.array(judged), 2, 0)  # [splits, with days and without, outputs]
+    with_days, without = later.mean(0).sum(-1)
     trend = bool(with_days < BETTER**2 * without)
-    way = 0 if trend else 1
-    growth = (np.array(later) - np.array(earlier))[:, way] / np.array(squared_days)[:, None]
+    growth = (later - earlier)[:, 0 if trend else 1] / np.array(squared_days)
     return trend, np.sqrt(np.maximum(growth.max(0), 0.0))
 
 
@@ -392,10 +373,8 @@ def find_suspicions(table: CellTable, encoder: TableEncoder, target: str, values
             f"{listing(leaks)} alone {'tells' if len(leaks) == 1 else 'tell'} the target '{target}' almost exactly. If "
             "not known before the target is, this is a leak: leave it out with --ignore."
         )
-    said += [
-        f"Columns '{a}' and '{b}' say the same; one of them is enough."
-        for a, b in _same_columns(table, encoder, numbers)
-    ]
+    pairs = _same_columns(table, encoder, numbers)
+    said += [f"Columns '{a}' and '{b}' say the same; one of them is enough." for a, b in pairs]
     counters = [c.name for c in read if isinstance(c, NumberColumn) and (np.diff(numbers[c.name]) == 1).all()]
     return said + ([f"{listing(counters)} counts the rows; if that means nothing, use --ignore."] if counters else [])
 
@@ -418,14 +397,15 @@ def _far_values(what: str, values: Array) -> list[str]:
 
 def _tells(numbers: Array | None, cells: Cells, values: NDArray[Any]) -> bool:
     """Whether a column alone, of ``numbers`` or else of words, gives the target away."""
+    are_values = values.dtype.kind == "f"
+    if are_values and numbers is None:
+        return False
     pairs = pd.DataFrame({"cell": cells.texts if numbers is None else numbers, "target": values})
     pairs = pairs.replace([np.inf, -np.inf], np.nan).dropna()
-    if len(pairs) < MIN_SUSPICIOUS_ROWS:
-        return False
     n_different = pairs["cell"].nunique()
-    if values.dtype.kind == "f":
-        if numbers is None or n_different < MIN_SUSPICIOUS_ROWS / 2:
-            return False
+    if len(pairs) < MIN_SUSPICIOUS_ROWS or (are_values and n_different < MIN_SUSPICIOUS_ROWS / 2):
+        return False
+    if are_values:
         pairs /= pairs.abs().max()
         return any(abs(pairs.corr(way).iloc[0, 1]) > LEAK for way in ("pearson", "spearman"))
     if numbers is None:
@@ -447,8 +427,6 @@ def _same_columns(table: CellTable, encoder: TableEncoder, numbers: dict[str, Ar
     whole = {name: cells for name, cells in numbers.items() if np.isfinite(cells).all() and name not in same}
     if 1 < len(whole) <= MOST_COLUMNS:
         rows = np.stack([cells / (np.abs(cells).max() or 1.0) for cells in whole.values()])
-        rows = rows - rows.mean(1, keepdims=True)
-        rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-300)
-        names = list(whole)
-        pairs += [(names[a], names[b]) for a, b in np.argwhere(np.triu(np.abs(rows @ rows.T), 1) > SAME)]
+        names, alike = list(whole), np.abs(np.corrcoef(rows)) > SAME
+        pairs += [(names[a], names[b]) for a, b in np.argwhere(np.triu(alike, 1))]
     return pairs

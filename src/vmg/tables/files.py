@@ -243,8 +243,7 @@ class TextTable:
     delimiter: str = ","
     n_lines: int = 0  # before the first row of values
     width: int = 0
-    places: list[int] = field(default_factory=list)  # of the columns that have a name
-    columns: list[_TextColumn] = field(default_factory=list)
+    columns: list[_TextColumn] = field(default_factory=list)  # those that have a name
     n_rows: int = 0
     decimal_comma: bool | None = None  # None: no cell has a comma
     notes: list[str] = field(default_factory=list)
@@ -309,7 +308,7 @@ class TextTable:
             else:
                 rows = self._arrow_rows(stream)
             for block in rows:
-                yield [pc.utf8_trim_whitespace(block[k]) for k in self.places]
+                yield [pc.utf8_trim_whitespace(block[column.place]) for column in self.columns]
         if stream.quotes % 2 and not self.is_checked:  # one that is never closed may hide the rest of the file
             raise _Irregular("a quoted cell that does not end")
 
@@ -321,10 +320,9 @@ class TextTable:
         if self.encoding == ENCODINGS[0] and stream.head.startswith((b"\xff\xfe", b"\xfe\xff")):
             self.encoding = "utf-16"
         stream.is_text = self.encoding != "utf-16"
-        if stream.is_text and b"\0" in stream.head:
-            raise TableError(f"{self.name} is a binary file; expected CSV or Parquet")
         text = codecs.getincrementaldecoder(self.encoding)().decode(stream.head)
-        if self.encoding == "cp1252" and any(ord(sign) < 32 and sign not in "\t\n\r\f" for sign in text):
+        strange = {chr(code) for code in range(32)} - set("\t\n\r\f") if self.encoding == "cp1252" else {"\0"}
+        if not strange.isdisjoint(text):
             raise TableError(f"{self.name} is a binary file; expected CSV or Parquet")
         start = text.lstrip()[:1]
         if start in ("<", "{", "["):
@@ -352,10 +350,9 @@ class TextTable:
         else:
             self.n_lines = n_lines
         self.width = len(names)
-        self.places, self.notes = _named_columns(names, self.name)
-        self.columns = [
-            _TextColumn(names[k], self.rules.missing_in(names[k]), names[k] in self.rules.texts) for k in self.places
-        ]
+        places, self.notes = _named_columns(names, self.name)
+        missing_in, texts = self.rules.missing_in, self.rules.texts
+        self.columns = [_TextColumn(names[k], k, missing_in(names[k]), names[k] in texts) for k in places]
 
     def _arrow_rows(self, stream: TableBytes) -> Iterator[list[pa.Array]]:
         names = [f"{k}" for k in range(self.width)]
@@ -436,6 +433,7 @@ class _TextColumn:
     """A column of texts: what all cells seen so far are, and how they become typed ones."""
 
     name: str
+    place: int  # among all columns of the file
     missing: frozenset[str]
     is_text: bool  # its cells stay as they are written
     kinds: set[str] = field(default_factory=lambda: set(PATTERNS))  # patterns that every cell is of

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from vmg.prediction import ClassPrediction, GLMPrediction, MixturePrediction, class_mixture, row_pieces
 from vmg.tables.cells import Cells, CellTable, TableError, count, full_matches, listing
-from vmg.tables.columns import LARGEST, MIN_NUMBER_SHARE, Column, NumberColumn, TableChoices
+from vmg.tables.columns import LARGEST, Column, NumberColumn, TableChoices
 from vmg.tables.encoder import TableEncoder
-from vmg.tables.values import find_unit, has_decimal_commas, mixed_units, to_numbers
+from vmg.tables.values import MIN_SHARE, find_units, has_decimal_commas, to_numbers
 
 __all__ = [
     *("Candidates", "EncodedRows", "ReferenceRows", "TableInputs", "Target", "Task", "draw_shares", "find_candidates"),
@@ -100,27 +100,34 @@ class ReferenceRows:
             distances[start : start + ROWS_AT_ONCE] = np.sqrt(squared * (counted.sum() / np.maximum(w.sum(1), 1)))
         return distances
 
-    def donors(self, row: Array, unknown: Mask, rng: np.random.Generator) -> tuple[Array, Array]:
-        """Rows [K, D] that differ from ``row`` in the columns of its unknown cells alone, and their weights [K].
+    def candidates(self, row: Array, shares: Array) -> tuple[Array, Array]:
+        """Rows [K, D] that may stand for ``row``, some of whose cells are unknown, and their weights [K].
 
-        The cells come from training rows that have them. Half are those that are nearest in the other columns, with a
-        Gaussian weight and four fifths of the probability, half are any others. On held-out rows of the development
-        tables this was better than any training row alike and than the nearest alone.
+        ``shares`` are those of :func:`draw_shares` for the row. Unknown cells come from training rows that have them.
+        Half are those that are nearest in the other columns, with a Gaussian weight and four fifths of the probability,
+        half are any others. On held-out rows of the development tables this was better than any training row alike and
+        than the nearest alone. The rest of a share is left to the cells as they are marked.
         """
+        unknown, marked = shares > 0, (shares > 0) & (shares < 1)
         able = np.flatnonzero(self.given[:, unknown].all(1))
         if not len(able):
             able = np.arange(len(self.features))
-        counted = np.isfinite(self.scales) & np.repeat(~unknown, self.widths)
-        squared = (((self.features[able][:, counted] - row[counted]) / self.scales[counted]) ** 2).sum(1)
+        counted, here = np.isfinite(self.scales), np.repeat(unknown, self.widths)
+        known = counted & ~here
+        squared = (((self.features[able][:, known] - row[known]) / self.scales[known]) ** 2).sum(1)
         near = np.argsort(squared, kind="stable")[:NEAR]
-        share = max(counted.sum() / max(np.isfinite(self.scales).sum(), 1), 1e-3)
-        bandwidth = max(squared[near].min(), share * self.typical**2, 1e-12)
-        weight = np.exp(-0.5 * (squared[near] - squared[near].min()) / bandwidth)
-        others = rng.choice(len(able), ANY)
-        filled = np.repeat(row[None], len(near) + ANY, axis=0)
-        here = np.repeat(unknown, self.widths)
-        filled[:, here] = self.features[able[np.concatenate([near, others])]][:, here]
-        return filled, np.concatenate([(1 - ANY_SHARE) * weight / weight.sum(), np.full(ANY, ANY_SHARE / ANY)])
+        bandwidth = max(squared[near[0]], max(known.sum() / max(counted.sum(), 1), 1e-3) * self.typical**2, 1e-12)
+        weight = np.exp(-0.5 * (squared[near] - squared[near[0]]) / bandwidth)
+        weights = np.concatenate([(1 - ANY_SHARE) * weight / weight.sum(), np.full(ANY, ANY_SHARE / ANY)])
+        others = np.random.default_rng(SEED).choice(len(able), ANY)
+        drawn = np.where(here, self.features[able[np.concatenate([near, others])]], row)
+        if not marked.any():
+            return drawn, weights
+        share = shares[marked].max()
+        n_left = len(drawn) if (shares == 1).any() else 1  # where nothing else is drawn, all are the same
+        left = np.where(np.repeat(marked, self.widths), row, drawn[:n_left])
+        left_weights = (1 - share) * weights[:n_left] / weights[:n_left].sum()
+        return np.concatenate([drawn, left]), np.concatenate([share * weights, left_weights])
 
     def known_share(self, digests: NDArray[np.int64]) -> float:
         """The share of rows with these digests that are training rows, as far as digests of them were kept."""
@@ -171,23 +178,10 @@ def find_candidates(features: Array, shares: Array, reference: ReferenceRows) ->
     rows = np.flatnonzero(shares.any(1))
     if not len(rows):
         return None
-    of_rows = [_row_candidates(features[row], shares[row], reference) for row in rows]
+    of_rows = [reference.candidates(features[row], shares[row]) for row in rows]
     width = max(len(weights) for _, weights in of_rows)
     filled = np.stack([np.pad(own, ((0, width - len(own)), (0, 0)), "edge") for own, _ in of_rows])
     return Candidates(rows, filled, np.stack([np.pad(weights, (0, width - len(weights))) for _, weights in of_rows]))
-
-
-def _row_candidates(row: Array, shares: Array, reference: ReferenceRows) -> tuple[Array, Array]:
-    """Candidates of one row [K, D] and weights [K]: all unknown cells drawn, or marked ones left as they are."""
-    drawn, weights = reference.donors(row, shares > 0, np.random.default_rng(SEED))
-    marked = (shares > 0) & (shares < 1)
-    if not marked.any():
-        return drawn, weights
-    share, here = shares[marked].max(), np.repeat(marked, reference.widths)
-    n_left = len(drawn) if (shares == 1).any() else 1  # where nothing else is drawn, all are the same
-    left, left_weights = drawn[:n_left].copy(), weights[:n_left] / weights[:n_left].sum()
-    left[:, here] = row[here]
-    return np.concatenate([drawn, left]), np.concatenate([share * weights, (1 - share) * left_weights])
 
 
 # -- rows and how they are read ---------------------------------------------------------------------------------------
@@ -257,11 +251,8 @@ class TableInputs:
     @classmethod
     def of_numbers(cls, X: Array, names: Sequence[str]) -> TableInputs:
         """Columns that are numbers in every training row, as they are."""
-        low, high, median, spread = X.min(0), X.max(0), np.median(X, 0), X.std(0)
-        columns = tuple(
-            NumberColumn(name, 0, float(median[k]), float(low[k]), float(high[k]), float(spread[k]) or 1.0)
-            for k, name in enumerate(names)
-        )
+        facts = np.stack([np.median(X, 0), X.min(0), X.max(0), np.where(X.std(0) > 0, X.std(0), 1.0)], axis=1).tolist()
+        columns = tuple(NumberColumn(name, 0, *of_column) for name, of_column in zip(names, facts, strict=True))
         encoder = TableEncoder(columns, {}, len(X))
         given, digests = np.ones(X.shape, dtype=np.bool_), np.zeros(0, dtype=np.int64)
         return cls(encoder, ReferenceRows.sample(encoder, X, given, digests), plain=True)
@@ -307,22 +298,18 @@ class TableInputs:
         """The inputs that :meth:`to_document` described."""
         encoder, plain = TableEncoder.from_document(document["encoder"]), document["plain"]
         features, given, digests = (tensors[f"reference.{name}"].numpy() for name in ("features", "given", "digests"))
-        n, typical, scales, widths = (
-            len(features),
-            document["reference"]["typical"],
-            encoder.feature_scales,
-            encoder.widths,
-        )
         types = [str(part.dtype) for part in (features, given, digests)]
-        shapes = features.shape, given.shape, digests.shape
-        if types != ["float64", "uint8", "int64"] or shapes != ((n, len(scales)), (n, len(widths)), (len(digests),)):
+        kept = ReferenceRows(features, given.astype(bool), encoder.feature_scales, encoder.widths, digests)
+        shapes = (len(features), len(kept.scales)), (len(features), len(kept.widths)), (len(digests),)
+        if types != ["float64", "uint8", "int64"] or (features.shape, given.shape, digests.shape) != shapes:
             raise ValueError("reference rows must have the features of the columns")
-        if not (n and np.isfinite(features).all() and isinstance(typical, float) and 0 < typical < np.inf):
+        typical = document["reference"]["typical"]
+        if not (len(features) and np.isfinite(features).all() and isinstance(typical, float) and 0 < typical < np.inf):
             raise ValueError("reference rows must be finite")
         numbers = all(isinstance(column, NumberColumn) and not column.n_missing for column in encoder.columns)
         if not isinstance(plain, bool) or (plain and not numbers):
             raise ValueError(f"plain must be true or false, and true for numbers alone; got {plain!r:.40}")
-        return cls(encoder, ReferenceRows(features, given.astype(bool), scales, widths, digests, typical), plain)
+        return cls(encoder, replace(kept, typical=typical), plain)
 
 
 def keep_rows(encoder: TableEncoder, rows: pd.DataFrame | CellTable, values: NDArray[Any]) -> ReferenceRows:
@@ -364,15 +351,16 @@ def fit_target(cells: Cells, task: Task | None = None, decimal_comma: bool | Non
     name, n_rows, n_distinct = cells.name, len(cells), cells.n_distinct
     if cells.holds_collections():
         raise TableError(f"the target '{name}' must hold one number or text a row; got lists or structures")
-    if task != "classification" and (units := mixed_units(cells)):
-        raise TableError(f"the target '{name}' is in several units, {listing(units)}; write them in one")
+    unit, several = find_units(cells)
+    if several and task != "classification":
+        raise TableError(f"the target '{name}' is in several units, {listing(several)}; write them in one")
     if n_distinct == 1:
         raise TableError(f"the target '{name}' is always '{cells.levels[0]}': there is nothing to learn")
-    unit, comma = find_unit(cells), has_decimal_commas(cells) if decimal_comma is None else decimal_comma
+    comma = has_decimal_commas(cells) if decimal_comma is None else decimal_comma
     values, is_boolean = to_numbers(cells, comma, unit), pd.api.types.is_bool_dtype(cells.column)
     finite, may_be_number = np.isfinite(values), not (is_boolean or cells.is_category)
     many = n_distinct > FEW_VALUES or 2 * n_distinct > n_rows
-    if task == "regression" or (task is None and many and may_be_number and finite.mean() >= MIN_NUMBER_SHARE):
+    if task == "regression" or (task is None and many and may_be_number and finite.mean() >= MIN_SHARE):
         require_numbers(cells, values)
     is_numeric, reason = may_be_number and bool(finite.all()), f"Task: {task}, as asked."
     if task is None:

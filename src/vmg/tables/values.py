@@ -22,8 +22,8 @@ from numpy.typing import ArrayLike, NDArray
 from vmg.tables.cells import LONGEST_VALUE, NUMBER, Cells, TableError, full_matches, kept, naive_timestamps
 
 __all__ = [
-    *("DATE_FORMATS", "CommaVotes", "check_date_format", "count_comma_votes", "day_of_week", "day_of_year"),
-    *("find_date_format", "find_unit", "has_decimal_commas", "looks_like_dates", "looks_like_times", "mixed_units"),
+    *("DATE_FORMATS", "MIN_SHARE", "CommaVotes", "check_date_format", "count_comma_votes", "day_of_week"),
+    *("day_of_year", "find_date_format", "find_units", "has_decimal_commas", "looks_like_dates", "looks_like_times"),
     *("split_mark", "to_days", "to_hours", "to_numbers", "to_timestamps"),
 ]
 
@@ -44,16 +44,10 @@ BRACKETS = re.compile(r"^\(\s*([^()+-][^()]*)\)$")  # (1,234) is -1,234 in accou
 INNER_SPACE = re.compile(r"(?<=\d)[\s'](?=\d{3}(\D|$))")  # 1 234 567 and 1'234'567
 UNICODE_MINUS = "\u2212"
 UNIT = re.compile(r"(.*?[\d.,)])\s*([^\W\d_]{1,12}[²³]?(?:/[^\W\d_]{1,6}[²³]?)?)", re.DOTALL)  # 3.5 km, 12 km/h
-MIN_UNIT_SHARE = 0.9
-VOTING_SHARE = 0.9  # of a column's texts that must be numbers either way for its commas to be counted
+MIN_SHARE = 0.9  # of the cells that must be numbers, dates, times or in one unit for the rest to count as missing
 VOTING_TEXTS = 20_000
-UNITS = frozenset(
-    [
-        *("mm", "cm", "dm", "m", "km", "in", "inch", "ft", "yd", "mi", "mile", "miles"),
-        *("mg", "g", "kg", "t", "lb", "lbs", "oz", "ml", "cl", "l", "k", "mio", "bn"),
-        *("ms", "s", "sec", "min", "h", "hr", "hrs"),
-        *("day", "days", "week", "weeks", "month", "months", "year", "years"),
-    ]
+UNITS = re.compile(
+    "[mcdk]?m|in|inch|ft|yd|mi|miles?|m?g|kg|t|lbs?|oz|[mc]?l|k|mio|bn|m?s|sec|min|h|hrs?|(day|week|month|year)s?"
 )
 """Words that surely are units, so that cells with several of them are no categories."""
 
@@ -132,40 +126,32 @@ def split_mark(text: str) -> tuple[str, str]:
 # -- units -----------------------------------------------------------------------------------------------------------
 
 
-def find_unit(cells: Cells) -> str:
-    """The word after the numbers of a column, as in 3.5 km, or their sign; empty where cells do not agree."""
-    marks, enough = _count_marks(cells), MIN_UNIT_SHARE * cells.n_given
-    for mark, n in marks.items():
-        if mark and n >= enough:
-            return mark
-    signs = [mark for mark in marks if mark]
-    return signs[0] if len(signs) == 1 and signs[0] in CURRENCY_SIGNS and sum(marks.values()) >= enough else ""
-
-
-def mixed_units(cells: Cells) -> list[str]:
-    """The units of a column that is written in several of them, as 3.5 km and 300 m; empty where it is not."""
-    marks, enough = _count_marks(cells), MIN_UNIT_SHARE * cells.n_given
-    if sum(marks.values()) < enough or not any(marks):
-        return []
-    words = [mark for mark in marks if mark and not SIGN.fullmatch(mark)]
-    if len(words) > 1 and sum(marks[word] for word in words) >= enough:
-        return sorted(words) if all(word.lower() in UNITS for word in words) else []
-    signs = [mark for mark in marks if SIGN.fullmatch(mark)]
-    if len(signs) > 1 and max(marks.values()) < enough:
-        return sorted(signs)
-    few = (1 - MIN_UNIT_SHARE) * cells.n_given
-    return ["%", "no sign"] if signs == ["%"] and few < marks["%"] < enough else []
-
-
 @kept
-def _count_marks(cells: Cells) -> Counter[str]:
-    """How many cells that are numbers have each unit or sign, "" for none."""
+def find_units(cells: Cells) -> tuple[str, list[str]]:
+    """The word after the numbers of a column, as in 3.5 km, or their sign; and the units of one in several of them.
+
+    The first is empty, and so is the second, where cells do not agree or have none.
+    """
     counts: Counter[str] = Counter()
     if not (cells.is_numeric or cells.is_time):
         bare, marks = _written(cells)
         for k in np.flatnonzero(full_matches(bare, DIGITS_AND_MARKS)):
             counts[marks[k]] += int(cells.counts[k])
-    return counts
+    enough, units = MIN_SHARE * cells.n_given, sorted(filter(None, counts))
+    for unit in units:
+        if counts[unit] >= enough:
+            return unit, []
+    if sum(counts.values()) < enough:
+        return "", []
+    signs = [unit for unit in units if SIGN.fullmatch(unit)]
+    words = [unit for unit in units if unit not in signs]
+    if len(words) > 1 and sum(counts[word] for word in words) >= enough:
+        return "", words if all(UNITS.fullmatch(word.lower()) for word in words) else []
+    if len(signs) > 1 and counts[""] < enough:
+        return "", signs
+    if signs == ["%"] and counts["%"] > (1 - MIN_SHARE) * cells.n_given:
+        return "", ["%", "no sign"]
+    return units[0] if len(units) == 1 and units[0] in CURRENCY_SIGNS else "", []
 
 
 # -- decimal marks ---------------------------------------------------------------------------------------------------
@@ -192,13 +178,12 @@ class CommaVotes(NamedTuple):
 def count_comma_votes(columns: Mapping[str, Cells]) -> CommaVotes:
     """Ask each column of texts whether its commas can only be one thing."""
     votes = CommaVotes([], [], [])
-    for name, cells in columns.items():
+    kinds = THOUSANDS, DECIMAL_COMMA, NUMBER, DOT_THOUSANDS
+    texts = {name: c for name, c in columns.items() if not (c.is_numeric or c.is_time or c.is_category)}
+    for name, cells in texts.items():
         bare = _written(cells)[0][:VOTING_TEXTS]
-        thousands = full_matches(bare, THOUSANDS)
-        decimals = full_matches(bare, DECIMAL_COMMA)
-        points = full_matches(bare, NUMBER)
-        dotted = full_matches(bare, DOT_THOUSANDS)
-        if not len(bare) or (thousands | decimals | points | dotted).mean() < VOTING_SHARE:
+        thousands, decimals, points, dotted = (full_matches(bare, kind) for kind in kinds)
+        if not len(bare) or (thousands | decimals | points | dotted).mean() < MIN_SHARE:
             continue
         has_point = pc.match_substring(bare, ".").to_numpy(zero_copy_only=False)
         comma = (decimals & ~thousands) | full_matches(bare, SURELY_DOT_THOUSANDS)
@@ -212,7 +197,7 @@ def count_comma_votes(columns: Mapping[str, Cells]) -> CommaVotes:
 
 def has_decimal_commas(cells: Cells) -> bool:
     """Whether a comma is the decimal point, as far as one column alone can tell."""
-    return not cells.is_numeric and bool(count_comma_votes({"": cells}).decide())
+    return bool(count_comma_votes({"": cells}).decide())
 
 
 # -- dates -----------------------------------------------------------------------------------------------------------
@@ -230,13 +215,10 @@ DATE_FORMATS = (
 )
 DATE_LIKE = r"(?s).*\d{4}.*\d.*|.*\d.*\d{4}.*|\d{1,2}[/.-]\d{1,2}[/.-]\d{2}"  # a year and more, or 31/12/21
 COMPACT = r"(?:18|19|20|21)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])"  # 20211231
-COMPACT_RANGE = (18_000_101, 21_991_231)
 FAR_YEAR = re.compile(r"(?<!\d)(?:0\d{3}|1[0-5]\d\d|16[0-6]\d|167[0-7]|226[2-9]|22[7-9]\d|2[3-9]\d\d|[3-9]\d{3})(?!\d)")
-MIN_DATE_SHARE = 0.9  # of the cells that must be dates for the rest to count as missing
 MIN_TOLERANT_CELLS = 20  # with fewer, one strange cell is more than a slip
 TRIED_FIRST = 200  # cells that rule out most formats
 TIME = re.compile(r"(?i)([01]?\d|2[0-4]):([0-5]\d)(?::([0-5]\d)(?:\.\d+)?)?\s*(am|pm)?")
-MIN_TIME_SHARE = 0.9
 MICROSECONDS = 86_400_000_000  # of a day
 DIRECTIVES = re.compile(r"(%[YymdbBjHIMSfp]|[^%])*")
 MAX_FORMAT = 40  # characters of a format that a user gives
@@ -257,11 +239,10 @@ def check_date_format(date_format: str) -> None:
 def looks_like_dates(cells: Cells) -> bool:
     """Whether nearly every cell that is not missing has a year and something else, or is like 20211231."""
     if cells.is_numeric:
-        first, last = COMPACT_RANGE
         values = cells.values[~np.isnan(cells.values)]
-        possible = len(values) > 0 and first <= values.min() and values.max() <= last
+        possible = len(values) > 0 and values.min() >= 18_000_101 and values.max() <= 21_991_231
         return possible and bool(full_matches(cells.arrow, COMPACT).all())
-    if cells.share(full_matches(cells.arrow, NUMBER)) > 1 - MIN_DATE_SHARE:  # 123412 is a number and not a month
+    if cells.share(full_matches(cells.arrow, NUMBER)) > 1 - MIN_SHARE:  # 123412 is a number and not a month
         return _enough(cells, full_matches(cells.arrow, COMPACT))
     return _enough(cells, full_matches(cells.arrow, DATE_LIKE))
 
@@ -269,7 +250,7 @@ def looks_like_dates(cells: Cells) -> bool:
 def _enough(cells: Cells, good: NDArray[np.bool_]) -> bool:
     """Whether the cells whose levels are not good are few enough to be slips."""
     n = int(cells.counts.sum())
-    return n > 0 and cells.share(good) >= (MIN_DATE_SHARE if n >= MIN_TOLERANT_CELLS else 1.0)
+    return n > 0 and cells.share(good) >= (MIN_SHARE if n >= MIN_TOLERANT_CELLS else 1.0)
 
 
 def find_date_format(cells: Cells, day_first: bool | None = None) -> str | None:
@@ -297,7 +278,7 @@ def _best_formats(cells: Cells) -> list[str]:
     """The formats that read the most cells, and nearly all of them."""
     if not looks_like_dates(cells):
         return []
-    compact = cells.share(full_matches(cells.arrow, COMPACT)) >= MIN_DATE_SHARE
+    compact = cells.share(full_matches(cells.arrow, COMPACT)) >= MIN_SHARE
     tried = [form for form in DATE_FORMATS if (form == "%Y%m%d") is compact]
     first = {form: int((~np.isnat(_read_texts(cells.levels[:TRIED_FIRST], form))).sum()) for form in tried}
     likely = [form for form in tried if first[form] >= 0.5 * max(first.values()) > 0]
@@ -372,7 +353,7 @@ def looks_like_times(cells: Cells) -> bool:
     """Whether nearly every cell that is not missing is like 14:30, 14:30:05 or 2:30 pm."""
     if cells.is_numeric or cells.is_time:
         return False
-    return cells.n_given > 0 and cells.share(full_matches(cells.arrow, TIME.pattern)) >= MIN_TIME_SHARE
+    return cells.n_given > 0 and cells.share(full_matches(cells.arrow, TIME.pattern)) >= MIN_SHARE
 
 
 @kept
