@@ -81,42 +81,34 @@ class TableEncoder:
         return cls(tuple(columns), dropped, len(table), comma)
 
     def with_target(
-        self, frame: pd.DataFrame | CellTable, target: Array, scale: Array | None = None
+        self, frame: pd.DataFrame | CellTable, target: Array, scale: Array | None = None, *, statistics: bool = True
     ) -> tuple[TableEncoder, Array]:
         """The encoder with what the target says of its columns, and the features of the training rows.
 
-        Categories have target statistics, which are, for each training row, of other folds: its own target is not in
-        its features. Dates have a trend where later rows show one. ``target`` [N, outputs] is centred and of unit
-        scale; ``scale`` [outputs] is that unit, None for classes.
+        Categories have target ``statistics``, which are, for each training row, of other folds: its own target is not
+        in its features. Dates are a trend only where that predicts later rows better. ``target`` [N, outputs] is
+        centred and of unit scale; ``scale`` [outputs] is that unit, None for classes.
         """
         table = CellTable.of(frame, training=True)
         columns, of_other_folds = list(self.columns), []
         for k, column in enumerate(columns):
-            if isinstance(column, CategoryColumn):
+            if statistics and isinstance(column, CategoryColumn):
                 columns[k], effects = column.with_effects(table[column.name], target)
                 of_other_folds.append(effects)
         encoder = replace(self, columns=tuple(columns))
         features = encoder.transform(table)
         if of_other_folds:
             features[:, np.isinf(encoder.feature_scales)] = np.hstack(of_other_folds)
-        return encoder.with_trends(features, target, scale)
-
-    def with_trends(self, features: Array, target: Array, scale: Array | None) -> tuple[TableEncoder, Array]:
-        """The encoder whose dates are a trend only where that predicts later rows better, and the features of rows.
-
-        ``features`` are those of :meth:`transform`; ``target`` and ``scale`` are as in :meth:`with_target`.
-        """
-        names, columns = self.feature_names, list(self.columns)
-        kept, rows = np.ones(len(names), dtype=bool), np.arange(len(features))
+        rows, kept = np.arange(len(features)), np.ones(features.shape[1], dtype=bool)
         if len(rows) > MOST_TREND_ROWS:
             rows = np.sort(np.random.default_rng(0).permutation(len(rows))[:MOST_TREND_ROWS])
         for k, column in enumerate(columns):
-            if isinstance(column, DateColumn) and column.trend:
-                place = names.index(f"{column.name}{column.quantity}")
+            if isinstance(column, DateColumn):
+                place = encoder.feature_names.index(f"{column.name}{column.quantity}")
                 trend, drift = judge_trend(features[rows], place, target[rows])
                 kept[place] = trend
                 columns[k] = replace(column, trend=trend, drift=[] if scale is None else (drift * scale).tolist())
-        return replace(self, columns=tuple(columns)), features[:, kept] if not kept.all() else features
+        return replace(self, columns=tuple(columns)), features if kept.all() else features[:, kept]
 
     @property
     def column_names(self) -> list[str]:

@@ -241,11 +241,8 @@ class TableInputs:
         The column ``target``, if the table has it, is none of the inputs. Without ``target_statistics`` categories have
         none: where all rows are read again, the statistics of a row would have its own target.
         """
-        encoder, (centred, scale) = TableEncoder.fit(table, choices, target=target), standard_target(values)
-        if target_statistics:
-            encoder, features = encoder.with_target(table, centred, scale)
-        else:
-            encoder, features = encoder.with_trends(encoder.transform(table), centred, scale)
+        encoder = TableEncoder.fit(table, choices, target=target)
+        encoder, features = encoder.with_target(table, *standard_target(values), statistics=target_statistics)
         return cls(encoder, keep_rows(encoder, table, values)), features
 
     @classmethod
