@@ -24,6 +24,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "sphinx_design",
+    "sphinx_gallery.gen_gallery",
 ]
 
 # Pages
@@ -34,6 +35,18 @@ nb_execution_cache_path = str(ROOT / "build" / "docs-cache")
 nb_execution_timeout = 300
 nb_execution_raise_on_error = True
 nb_merge_streams = True
+
+# Examples: each becomes a page with what it prints and draws
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples",
+    "gallery_dirs": "gallery",
+    "filename_pattern": r"\.py$",
+    "abort_on_example_error": True,
+    "capture_repr": (),
+    "download_all_examples": False,
+    "show_signature": False,
+}
+exclude_patterns = ["gallery/*.ipynb"]  # downloads, not pages
 
 # Reference
 autodoc_typehints = "none"
@@ -59,7 +72,7 @@ html_theme_options = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
-html_sidebars = {page: [] for page in ("start", "api", "examples", "playground", "limits")}
+html_sidebars = {page: [] for page in ("start", "api", "gallery/index", "playground", "limits")}
 
 # Docstrings hold mathematics: |U| is a determinant, [*batch_shape] a shape, n_features_in_ a name; none is markup.
 LITERAL = re.compile(r"(``.+?``|:\w+:`.+?`|`.+?`)")

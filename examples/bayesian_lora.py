@@ -1,6 +1,9 @@
-"""Bayesian LoRA: a frozen language model learns from a few sequences, and says which tokens it does not know.
+"""A language model with Bayesian adapters
+=======================================
 
-python examples/bayesian_lora.py
+A frozen language model learns from a few sequences through Bayesian LoRA, and says which tokens it does not know.
+
+    python examples/bayesian_lora.py
 """
 
 import torch

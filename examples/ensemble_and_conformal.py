@@ -1,6 +1,9 @@
-"""An ensemble against one of its networks, and intervals whose coverage holds in finite samples.
+"""An ensemble, and intervals that hold
+====================================
 
-python examples/ensemble_and_conformal.py
+An ensemble beside one of its networks, and intervals whose coverage holds in finite samples.
+
+    python examples/ensemble_and_conformal.py
 """
 
 from sklearn.datasets import load_diabetes

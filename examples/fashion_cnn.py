@@ -1,6 +1,9 @@
-"""A CNN on Fashion-MNIST, from conversion to serving: unsure of images of another kind.
+"""A CNN from conversion to serving
+================================
 
-python examples/fashion_cnn.py      # with VMG_DATA=FOLDER: FOLDER/fashion-mnist and FOLDER/mnist; else 8x8 digits
+A CNN on Fashion-MNIST becomes Bayesian, is exported, and is unsure of images of another kind.
+
+    python examples/fashion_cnn.py      # with VMG_DATA=FOLDER: FOLDER/fashion-mnist and FOLDER/mnist; else 8x8 digits
 """
 
 import os

@@ -1,11 +1,14 @@
-"""House prices with intervals: what a house will sell for, and how sure that is.
+"""House prices with intervals
+===========================
 
-The table is simulated (400 houses), so that the example runs anywhere: price depends on size, age and distance to the
-centre, and sellers of large houses differ more among themselves.
+What a house will sell for, and how sure that is. The table is simulated (400 houses), so that the example runs
+anywhere: price depends on size, age and distance to the centre, and sellers of large houses differ more among
+themselves.
 
     python examples/house_prices.py
 """
 
+import matplotlib.pyplot as plt
 import numpy as np
 
 from vmg import TableRegressor
@@ -45,6 +48,9 @@ def main() -> None:
     times = unusual.epistemic_std[0] / np.median(prediction.epistemic_std)
     print(f"\nA palace of 900 square metres: {unusual.mean[0]:.0f} ± {unusual.std[0]:.0f} thousand;")
     print(f"ignorance is {times:.0f} times that of a usual house.")
+
+    model.plot.intervals(X_new, y_new)
+    plt.show()
 
 
 if __name__ == "__main__":

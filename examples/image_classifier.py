@@ -1,10 +1,14 @@
-"""A convolutional network made Bayesian: sure of digits it knows, unsure of digits it was never shown.
+"""A Bayesian image classifier
+===========================
 
-python examples/image_classifier.py
+A convolutional network made Bayesian is sure of digits it knows, and unsure of digits it was never shown.
+
+    python examples/image_classifier.py
 """
 
 from collections.abc import Callable
 
+import matplotlib.pyplot as plt
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
@@ -53,6 +57,13 @@ def main() -> None:
     doubt = found.epistemic_std.norm(dim=-1)
     print(f"of digits that it was shown {right.float().mean():.1%} are right, {plain:.1%} before the conversion")
     print(f"epistemic doubt: {doubt[known].mean():.3f} for those, {doubt[~known].mean():.3f} for eights and nines")
+
+    for rows, name in ((known, "digits 0 to 7, which it was shown"), (~known, "eights and nines")):
+        plt.hist(doubt[rows].numpy(), bins=30, density=True, alpha=0.6, label=name)
+    plt.xlabel("epistemic doubt")
+    plt.ylabel("density")
+    plt.legend()
+    plt.show()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
-"""A LightningModule whose loss is the negative objective; needs ``pip install 'vmg[interop]'``.
+"""A LightningModule
+=================
 
-python examples/lightning_module.py
+Its loss is the negative objective. Needs ``pip install 'vmg[interop]'``.
+
+    python examples/lightning_module.py
 """
 
 import importlib.util

@@ -1,8 +1,12 @@
-"""Your own PyTorch model and loop: swap the layers, add one KL term that is right by construction.
+"""Your own PyTorch model and loop
+===============================
 
-python examples/own_loop.py
+Swap the layers, and add one KL term that is right by construction.
+
+    python examples/own_loop.py
 """
 
+import matplotlib.pyplot as plt
 import torch
 from torch import nn
 
@@ -34,6 +38,14 @@ def main() -> None:
     probabilities = vmg.predict(model, corners, likelihood=likelihood, n_samples=200).mean
     for corner, p in zip(corners, probabilities, strict=True):
         print(f"at {corner.tolist()}: P(same sign) = {p[1]:.2f}")
+
+    line = torch.linspace(-6, 6, 61)  # rows of the fit are between -3 and 3, almost all
+    plane = torch.cartesian_prod(line, line)
+    doubt = vmg.predict(model, plane, likelihood=likelihood).epistemic_std[:, 1].reshape(61, 61)
+    picture = plt.pcolormesh(line.numpy(), line.numpy(), doubt.T.numpy())
+    plt.scatter(*x.T.numpy(), s=4, color="white")
+    plt.colorbar(picture, label="epistemic standard deviation of P(same sign)")
+    plt.show()
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""The layer of the paper in one file of plain PyTorch: equations 1 to 11 of Louizos & Welling (2016), nothing else.
+"""The layer of the paper
+======================
 
-It is `vmg.nn.MatrixGaussianLinear` with diagonal covariances; a test holds the two equal. Letters: R inputs and a bias,
-C outputs, P pseudo-points.
+Equations 1 to 11 of Louizos & Welling (2016) in one file of plain PyTorch, nothing else. It is
+``vmg.nn.MatrixGaussianLinear`` with diagonal covariances; a test holds the two equal. Letters: R inputs and a bias, C
+outputs, P pseudo-points.
 
-python examples/paper_layer.py
+    python examples/paper_layer.py
 """
 
 import math

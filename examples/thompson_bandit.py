@@ -1,6 +1,9 @@
-"""A contextual bandit by Thompson sampling: act by one function from the posterior, learn, draw another.
+"""A contextual bandit
+===================
 
-python examples/thompson_bandit.py
+Thompson sampling: act by one function from the posterior, learn, draw another.
+
+    python examples/thompson_bandit.py
 """
 
 import torch

@@ -1,6 +1,9 @@
-"""A frozen transformer with a Bayesian head: one pass to fit, milliseconds for new rows, doubt about other sequences.
+"""A Bayesian head on a frozen transformer
+=======================================
 
-python examples/transformer_head.py
+One pass to fit, milliseconds for new rows, doubt about other sequences.
+
+    python examples/transformer_head.py
 """
 
 import time
