@@ -131,14 +131,16 @@ def test_learning_in_two_parts_is_learning_at_once():
 # Known noise
 
 
-@pytest.mark.parametrize("scale", [0.3, torch.tensor([0.3, 2.0, 1.0], dtype=torch.float64)])
+@pytest.mark.parametrize("scale", [0.3, [0.3, 2.0, 1.0], [[[0.3, 2.0, 1.0]], [[1.0, 0.5, 3.0]]]], ids=str)
 def test_known_noise(scale):
-    f, y = data()
+    """The same everywhere, for each output, and for each output of two replicas."""
+    scale = torch.tensor(scale, dtype=torch.float64)
+    f, y = (part.expand(*scale.shape[:-2], *part.shape) for part in data())
     likelihood = KnownNoiseLikelihood(scale)
     assert_close(likelihood.expected_log_prob(f, y), Normal(f, scale).log_prob(y).sum(-1))
     centre, student_scale, df = likelihood.components(f)
     assert torch.isinf(df).all() and torch.equal(centre, f)
-    assert_close(student_scale, torch.as_tensor(scale).reshape(-1))
+    assert_close(student_scale, torch.atleast_1d(scale))
     assert likelihood.kl_divergence() == 0
 
 

@@ -168,18 +168,18 @@ class GaussianLikelihood(ConjugateLikelihood):
 
 
 class KnownNoiseLikelihood(Likelihood):
-    """y ~ N(f, scale²) with a scale that is given, one number or one for each output [LW16, §4.3]."""
+    """y ~ N(f, scale²) with a scale that is given: a number, or a tensor [*batch_shape, 1, outputs] [LW16, §4.3]."""
 
     def __init__(self, scale: float | Tensor) -> None:
         super().__init__()
-        values = torch.as_tensor(scale, dtype=torch.get_default_dtype()).reshape(-1)
+        values = torch.atleast_1d(torch.as_tensor(scale, dtype=torch.get_default_dtype()))
         if not is_positive(scale):
             raise ValueError(f"scale must be positive; got {values.min().item():g}")
         self.register_buffer("scale", values)
 
     def expected_log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         scale = self.get_buffer("scale")
-        require_outputs(f, y, f.shape[-1] if scale.numel() == 1 else scale.numel())
+        require_outputs(f, y, f.shape[-1] if scale.numel() == 1 else scale.shape[-1])
         return -0.5 * (((y - f) / scale).square() + LOG_2PI + 2 * scale.log()).sum(-1)
 
     def components(self, f: Tensor) -> tuple[Tensor, Tensor, Tensor]:

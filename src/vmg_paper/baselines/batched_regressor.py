@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, RegressorMixin, clone
+from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_array, check_is_fitted, check_X_y
 
 from vmg.fit.design import Standardiser
 from vmg.prediction import Prediction
 
-__all__ = ["Array", "BatchedRegressor", "Rows", "fit_splits"]
+__all__ = ["Array", "BatchedRegressor", "Rows", "fit_together"]
 
 Array = NDArray[np.float64]
 
@@ -53,7 +53,7 @@ class BatchedRegressor(RegressorMixin, BaseEstimator, ABC):
     def fit(self: Model, X: ArrayLike, y: ArrayLike) -> Model:
         """Fit to rows X [N, D] with targets y [N]; scaling is done inside."""
         with torch.inference_mode(False), torch.enable_grad():
-            _fit_together([self], [check_X_y(X, y, dtype=np.float64, y_numeric=True)])
+            fit_together([self], [check_X_y(X, y, dtype=np.float64, y_numeric=True)])
         return self
 
     def pred_dist(self, X: ArrayLike) -> Prediction:
@@ -78,21 +78,8 @@ class BatchedRegressor(RegressorMixin, BaseEstimator, ABC):
 Model = TypeVar("Model", bound=BatchedRegressor)
 
 
-def fit_splits(estimator: Model, X: ArrayLike, y: ArrayLike, splits: Iterable[tuple[ArrayLike, Any]]) -> list[Model]:
-    """Fit a copy of ``estimator`` to the training rows of every (train, test) pair, all in one run.
-
-    Test rows are never looked at; ``estimator`` is left as it is.
-    """
-    pairs = list(splits)
-    if not pairs:
-        raise ValueError("splits must hold at least one (train, test) pair; got none")
-    models: list[Model] = [clone(estimator) for _ in pairs]
-    rows, targets = check_X_y(X, y, dtype=np.float64, y_numeric=True)
-    _fit_together(models, [(rows[np.asarray(train)], targets[np.asarray(train)]) for train, _ in pairs])
-    return models
-
-
-def _fit_together(models: Sequence[BatchedRegressor], tables: Sequence[tuple[Array, Array]]) -> None:
+def fit_together(models: Sequence[BatchedRegressor], tables: Sequence[tuple[Array, Array]]) -> None:
+    """Fit estimators with the same parameters, each to its own rows [N, D] and targets [N], in one run."""
     sets = []
     for model, (X, y) in zip(models, tables, strict=True):
         model.input_scaling_, model.target_scaling_ = Standardiser.fit(X), Standardiser.fit(y[:, None])

@@ -13,7 +13,7 @@ import torch
 from scipy import special
 from torch import Tensor
 
-from vmg.likelihoods import GaussianLikelihood, Likelihood
+from vmg.likelihoods import GaussianLikelihood, KnownNoiseLikelihood, Likelihood
 from vmg.nn.bayesian import BayesianLinear
 from vmg.nn.mlp import Activation
 from vmg.prediction import draw_functions
@@ -34,7 +34,6 @@ __all__ = [
     "MatrixGaussian",
     "MeanField",
     "PaperVMG",
-    "PrecisionLikelihood",
     "RateAndPrecision",
 ]
 
@@ -132,30 +131,6 @@ PRECISIONS = np.geomspace(0.25, 2.5e5, 49)
 """Candidates of τ for a standardised target: noise between two standard deviations and one five-hundredth."""
 
 
-class PrecisionLikelihood(Likelihood):
-    """y_c ~ N(f_c, 1/τ_c) with τ given, [*batch_shape, n_outputs]."""
-
-    def __init__(self, precision: Tensor) -> None:
-        super().__init__()
-        if not (torch.isfinite(precision) & (precision > 0)).all():
-            raise ValueError(f"precision must be positive and finite; got {precision}")
-        self.register_buffer("precision", precision)
-
-    def expected_log_prob(self, f: Tensor, y: Tensor) -> Tensor:
-        tau = self.get_buffer("precision")
-        if f.shape != y.shape or f.shape[-1] != tau.shape[-1]:
-            raise ValueError(
-                f"f and y must have one shape and {tau.shape[-1]} outputs; got {tuple(f.shape)} and {tuple(y.shape)}"
-            )
-        tau = tau.unsqueeze(-2)
-        return 0.5 * (tau.log() - math.log(2 * math.pi) - tau * (y - f).square()).sum(-1)
-
-    def components(self, f: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Centre, scale and (infinite) degrees of freedom of p(y | f)."""
-        scale = self.get_buffer("precision").rsqrt().unsqueeze(-2)
-        return f, scale, torch.full_like(scale, math.inf)
-
-
 class RateAndPrecision(NamedTuple):
     """The choice: a dropout rate, and τ of the standardised target."""
 
@@ -163,10 +138,10 @@ class RateAndPrecision(NamedTuple):
     precision: float = 1.0
 
 
-def chosen_precision(n_steps: int, units: Array, choices: Sequence[RateAndPrecision]) -> PrecisionLikelihood:
+def chosen_precision(n_steps: int, units: Array, choices: Sequence[RateAndPrecision]) -> KnownNoiseLikelihood:
     """A likelihood with the τ that was chosen; all targets share it in standard units."""
-    precision = torch.tensor([choice.precision for choice in choices], dtype=torch.float32).unsqueeze(-1)
-    return PrecisionLikelihood(precision.expand(units.shape).clone())
+    scale = torch.tensor([choice.precision for choice in choices]).rsqrt()
+    return KnownNoiseLikelihood(scale[:, None, None].expand(-1, 1, units.shape[1]).clone())
 
 
 @dataclass(frozen=True)
@@ -179,13 +154,9 @@ class RateAndPrecisionSearch:
     rates: tuple[float, ...]
     trial_likelihood: LikelihoodFactory
 
-    @property
-    def example(self) -> RateAndPrecision:
-        return RateAndPrecision(self.rates[-1])
-
     def __call__(self, fitter: Fitter, sets: list[TrainingSet]) -> list[list[RateAndPrecision]]:
         if min(len(rows.x) for rows in sets) < FEWEST:
-            return [[self.example] * fitter.n_members for _ in sets]
+            return [[RateAndPrecision(self.rates[-1])] * fitter.n_members for _ in sets]
         learned = replace(fitter, method=replace(fitter.method, likelihood=self.trial_likelihood))
         candidates = [RateAndPrecision(rate) for rate in self.rates]
         trials = run_trials(learned, sets, candidates, enough=SMALL, most_steps=TRIAL_STEPS)
@@ -249,14 +220,8 @@ class PaperVMG(Baseline):
     """Limit on √α."""
 
     def method(self, hidden: tuple[int, ...], activation: str | Activation, likelihood: LikelihoodFactory) -> Method:
-        networks = matrix_gaussian_networks(
-            hidden,
-            activation,
-            n_pseudo=self.n_pseudo,
-            make_prior=partial(GammaPrior, 1.0, 0.5, conjugate=False),
-            initial_scale=1.0,
-        )
-        return Method(networks, paper_noise, given(self.max_noise), schedule=constant)
+        model = MatrixGaussian(self.n_pseudo, self.max_noise, conjugate=False, layer={"initial_scale": 1.0})
+        return replace(model.method(hidden, activation, paper_noise), schedule=constant)
 
 
 def paper_noise(n_steps: int, units: Array, choices: Sequence[Any]) -> Likelihood:

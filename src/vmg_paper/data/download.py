@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from vmg.files import replacing
+from vmg.files import digest_file, replacing
 
 DATA_VARIABLE = "VMG_DATA"
 
@@ -31,14 +31,13 @@ def find_file(path: str) -> Path | None:
 
 def fetch_file(path: str, url: str, sha256: str) -> Path:
     """The copy of `path` that is at hand, else downloaded from `url` to the cache; its SHA-256 is checked."""
-    file = find_file(path)
-    if file is None:
-        file = cache_folder() / path
-        with write_whole(file) as unfinished:
-            download(url, unfinished, wanted=path)
-            _check_file(unfinished, sha256, origin=url)
+    if file := find_file(path):
+        _check_file(file, sha256, origin=str(file))
         return file
-    _check_file(file, sha256, origin=str(file))
+    file = cache_folder() / path
+    with write_whole(file) as unfinished:
+        download(url, unfinished, wanted=path)
+        _check_file(unfinished, sha256, origin=url)
     return file
 
 
@@ -77,13 +76,10 @@ def check_content(values: npt.NDArray[Any], sha256: str, *, origin: str) -> None
 
 
 def _check_file(file: Path, sha256: str, *, origin: str) -> None:
-    digest = hashlib.sha256()
-    with file.open("rb") as stream:
-        while block := stream.read(2**20):
-            digest.update(block)
-    if digest.hexdigest() != sha256:
+    digest = digest_file(file)
+    if digest != sha256:
         raise ValueError(
-            f"{origin} is damaged or another file: expected SHA-256 {sha256}; got {digest.hexdigest()} "
+            f"{origin} is damaged or another file: expected SHA-256 {sha256}; got {digest} "
             f"({file.stat().st_size} bytes)"
         )
 

@@ -1,13 +1,12 @@
 """Year (YearPredictionMSD): the release year of 515,345 songs from 90 features of their sound."""
 
-import itertools
 import zipfile
-from collections.abc import Iterator
-from io import TextIOWrapper
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from vmg_paper.data.download import cache_folder, fetch_file, find_file, write_whole
 
@@ -42,29 +41,15 @@ def open_converted(file: Path, n_rows: int = N_ROWS) -> tuple[npt.NDArray[np.flo
 
 def convert_archive(archive: Path, target: Path, *, n_rows: int = N_ROWS, chunk_rows: int = 8192) -> None:
     """Write the archive's text as a float32 array [n_rows, 91], `chunk_rows` rows in memory at a time."""
-    with write_whole(target) as unfinished:
+    options: dict[str, Any] = {"header": None, "dtype": np.float32, "float_precision": "round_trip"}
+    with write_whole(target) as unfinished, zipfile.ZipFile(archive) as files, files.open(MEMBER) as text:
         values = np.lib.format.open_memmap(unfinished, mode="w+", dtype=np.float32, shape=(n_rows, N_COLUMNS))
         start = 0
-        for chunk in _read_chunks(archive, chunk_rows):
+        for chunk in pd.read_csv(text, chunksize=chunk_rows, **options):
             stop = start + len(chunk)
-            if stop > n_rows:
-                raise ValueError(f"{archive} should hold {n_rows} rows; got more")
             values[start:stop] = chunk
             start = stop
         if start != n_rows:
             raise ValueError(f"{archive} should hold {n_rows} rows; got {start}")
         values.flush()
         del values  # closes the map: an open file cannot be renamed on Windows
-
-
-def _read_chunks(archive: Path, chunk_rows: int) -> Iterator[npt.NDArray[np.float32]]:
-    with zipfile.ZipFile(archive) as files:
-        if MEMBER not in files.namelist():
-            raise ValueError(f"{archive} should hold {MEMBER}; got {', '.join(files.namelist()) or 'nothing'}")
-        with TextIOWrapper(files.open(MEMBER), encoding="ascii") as text:
-            lines = (line for line in text if not line.isspace())
-            while rows := list(itertools.islice(lines, chunk_rows)):
-                chunk = np.loadtxt(rows, delimiter=",", dtype=np.float32, ndmin=2)
-                if chunk.shape[1] != N_COLUMNS:
-                    raise ValueError(f"each row of {MEMBER} should have {N_COLUMNS} columns; got {chunk.shape[1]}")
-                yield chunk

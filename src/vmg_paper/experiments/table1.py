@@ -28,7 +28,7 @@ from vmg_paper.experiments.results_file import (
     read_experiment,
     unwatched,
 )
-from vmg_paper.experiments.table1_methods import TABLE_METHODS, fit_apart
+from vmg_paper.experiments.table1_methods import TABLE_METHODS
 
 __all__ = ["Task", "config", "execute", "render", "score", "summarise", "tasks"]
 
@@ -59,7 +59,7 @@ def tasks(
     done = {(r["method"], r["dataset"], r["split"], r["seed"]) for r in read_experiment(out, experiment)}
     left = []
     for dataset in datasets:
-        splits = range(len(standard_splits(dataset)[:n_splits]))
+        splits = range(len(standard_splits(dataset, n_splits)))
         for method in methods:
             missing = tuple(k for k in splits if (method, dataset, k, seed) not in done)
             together = missing and METHODS[experiment][method].together
@@ -75,9 +75,7 @@ def execute(task: Task, watch: Watch = unwatched) -> list[Record]:
     estimator = recipe.make(task.dataset, task.seed)
     started = time.perf_counter()
     with watch(f"{task.dataset}: {task.method}") as tell:
-        # methods with a way of their own to fit have no progress to report
-        options = {"callbacks": [tell]} if recipe.fit_splits in (fit_splits, fit_apart) else {}
-        fitted = recipe.fit_splits(estimator, table.X, table.y, [splits[k] for k in task.splits], **options)
+        fitted = fit_splits(estimator, table.X, table.y, [splits[k] for k in task.splits], callbacks=[tell])
     seconds = time.perf_counter() - started
     return [
         {

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from vmg.estimators import TableRegressor
-from vmg.training import Callback
 from vmg.variational import VMGRegressor
 from vmg_paper import baselines
 from vmg_paper.baselines import BaselineRegressor, PaperVMG
-from vmg_paper.baselines.batched_regressor import fit_splits as batched_splits
-from vmg_paper.baselines.splits import fit_splits
 from vmg_paper.data import load_table
 
 __all__ = [
     "PAPER_LIMITS",
     "TABLE_METHODS",
     "TableMethod",
-    "fit_apart",
     "hidden_layers",
     "paper_limit",
     "paper_points",
@@ -38,21 +33,8 @@ class TableMethod:
     summary: str
     make: Callable[[str, int], Any]
     """The unfitted estimator for a table's name and a seed."""
-    fit_splits: Callable[..., list[Any]] = fit_splits
-    """(estimator, X, y, splits) to one fitted estimator for each split."""
     together: bool = True
     """Whether all splits train as one; otherwise each is a task of its own."""
-
-
-def fit_apart(
-    estimator: Any, X: Any, y: Any, splits: Iterable[tuple[Any, Any]], *, callbacks: Sequence[Callback] = ()
-) -> list[Any]:
-    """Fit a clone to the training rows of every split, one after another."""
-    fitted = []
-    for train, _ in splits:
-        one = copy.deepcopy(estimator)  # not fitted yet
-        fitted.append(one.fit(X[train], y[train], callbacks=callbacks))
-    return fitted
 
 
 def hidden_layers(table: str) -> tuple[int, ...]:
@@ -107,25 +89,23 @@ def _make_table(table: str, seed: int) -> TableRegressor:
     return TableRegressor(random_state=seed)
 
 
-def _method(
-    name: str, summary: str, kind: Callable[..., Any], fit: Callable[..., list[Any]] = fit_splits, **options: Any
-) -> TableMethod:
+def _method(name: str, summary: str, kind: Callable[..., Any], **options: Any) -> TableMethod:
     """An estimator in the paper's architecture, with its own defaults but for ``options``."""
 
     def make(table: str, seed: int) -> Any:
         return kind(hidden_layers(table), random_state=seed, **options)
 
-    return TableMethod(name, summary, make, fit)
+    return TableMethod(name, summary, make)
 
 
 METHODS = (
-    TableMethod("table", "TableRegressor(), the default for tables", _make_table, fit_apart, together=False),
+    TableMethod("table", "TableRegressor(), the default for tables", _make_table, together=False),
     TableMethod("vmg", "the paper's model and recipe; batch sizes and steps are ours, except on yacht", _make_vmg),
     _method("vmg-ensemble", "five VMGRegressor networks, the limit on their noise chosen", VMGRegressor, n_members=5),
     _method("mean-field", "factorised Gaussian, local reparametrisation", baselines.MeanField().regressor),
     _method("graves-vi", "factorised Gaussian, Graves's estimator and prior", baselines.Graves().regressor),
     _method("mc-dropout", "dropout kept at test time", baselines.MCDropout().regressor),
     _method("deep-ensemble", "five plain networks, each with its variance", baselines.DeepEnsemble().regressor),
-    _method("pbp", "probabilistic backpropagation", baselines.PBPRegressor, batched_splits),
+    _method("pbp", "probabilistic backpropagation", baselines.PBPRegressor),
 )
 TABLE_METHODS = {method.name: method for method in METHODS}

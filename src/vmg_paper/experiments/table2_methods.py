@@ -126,10 +126,6 @@ def _of_layers(make_layer: Callable[..., BayesianLinear]) -> Callable[..., MLP]:
     return build
 
 
-def _deterministic(n_in: int, n_out: int, **place: bool) -> DeterministicLinear:
-    return DeterministicLinear(n_in, n_out)
-
-
 def _dropout(n_in: int, n_out: int, *, first: bool, last: bool, input_rate: float, rate: float) -> DropoutLinear:
     return DropoutLinear(n_in, n_out, rate=input_rate if first else rate)
 
@@ -156,14 +152,6 @@ def _bayes_by_backprop(
     unit = math.sqrt(n_in + 1)
     prior = ScaleMixture(share, unit * math.exp(log_wide), unit * math.exp(log_narrow))
     return BayesByBackpropLinear(n_in, n_out, prior=prior, initial_scale=unit * plain_scale, scale_rate=scale_rate)
-
-
-def _mean_field(n_in: int, n_out: int, **place: bool) -> MeanFieldLinear:
-    return MeanFieldLinear(n_in, n_out)
-
-
-def _variational_dropout(n_in: int, n_out: int, **place: bool) -> VariationalDropoutLinear:
-    return VariationalDropoutLinear(n_in, n_out)
 
 
 def _vmg(
@@ -203,7 +191,7 @@ DIGIT_METHODS = {
         DigitMethod(
             "max-likelihood",
             "a plain network",
-            _of_layers(_deterministic),
+            _of_layers(lambda n_in, n_out, **place: DeterministicLinear(n_in, n_out)),
             sizes=("3x150", "2x800"),
             is_random=False,
             learning_rate=1e-2,
@@ -235,11 +223,16 @@ DIGIT_METHODS = {
             learning_rate=3e-2,
             schedule="cosine",
         ),
-        DigitMethod("mean-field", "factorised Gaussian, weights N(0, 1)", _of_layers(_mean_field), sizes=("3x150",)),
+        DigitMethod(
+            "mean-field",
+            "factorised Gaussian, weights N(0, 1)",
+            _of_layers(lambda n_in, n_out, **place: MeanFieldLinear(n_in, n_out)),
+            sizes=("3x150",),
+        ),
         DigitMethod(
             "variational-dropout",
             "Gaussian dropout, its rate learned, the whole KL",
-            _of_layers(_variational_dropout),
+            _of_layers(lambda n_in, n_out, **place: VariationalDropoutLinear(n_in, n_out)),
             sizes=PAPER_SIZES[1:],
             learning_rate=1e-2,
         ),

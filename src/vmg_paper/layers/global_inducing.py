@@ -16,10 +16,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from vmg.math.linalg import all_finite, cholesky, randn
+from vmg.math.linalg import cholesky, randn
 from vmg.math.preactivations import augment
 from vmg.nn.bayesian import BayesianModule
-from vmg.nn.mlp import ACTIVATIONS, Activation
+from vmg.nn.mlp import ACTIVATIONS
 
 __all__ = ["GlobalInducingMLP", "InducedPosterior", "NetworkDraw", "induced_posterior"]
 
@@ -97,25 +97,20 @@ class GlobalInducingMLP(BayesianModule):
         out_features: int,
         *,
         n_inducing: int,
-        activation: str | Activation = "relu",
+        activation: str = "relu",
         prior_scale: float = 1.0,
         learn_prior: bool = False,
         batch_shape: Sequence[int] = (),
     ) -> None:
         super().__init__()
         sizes = [in_features, *hidden, out_features]
-        if min(sizes) < 1:
-            raise ValueError(f"sizes of all layers must be at least 1; got {sizes}")
         if n_inducing < 1:
             raise ValueError(f"n_inducing must be at least 1; got {n_inducing}")
-        if not prior_scale > 0:
-            raise ValueError(f"prior_scale must be positive; got {prior_scale}")
-        if isinstance(activation, str):
-            if activation not in ACTIVATIONS:
-                raise ValueError(f"activation must be callable or one of {tuple(ACTIVATIONS)}; got {activation!r}")
-            activation = ACTIVATIONS[activation]
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation must be one of {tuple(ACTIVATIONS)}; got {activation!r}")
         self.in_features, self.out_features, self.n_inducing = in_features, out_features, n_inducing
-        self.activation, self.prior_scale, self.batch_shape = activation, prior_scale, torch.Size(batch_shape)
+        self.activation, self.batch_shape = ACTIVATIONS[activation], torch.Size(batch_shape)
+        self.prior_scale = prior_scale
         self.sizes = list(pairwise(sizes))
         self.inducing_inputs = nn.Parameter(torch.empty(*batch_shape, n_inducing, in_features))
         self.pseudo_outputs = nn.ParameterList(torch.empty(*batch_shape, n_inducing, n) for n in sizes[1:])
@@ -124,10 +119,6 @@ class GlobalInducingMLP(BayesianModule):
             nn.Parameter(torch.empty(batch_shape), requires_grad=learn_prior) for _ in sizes[1:]
         )
         self.reset_parameters()
-
-    def extra_repr(self) -> str:
-        sizes = [self.in_features, *(n for _, n in self.sizes)]
-        return f"{sizes}, n_inducing={self.n_inducing}, prior_scale={self.prior_scale:g}"
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Standard normal inducing inputs and hidden pseudo-outputs, the last layer's zero."""
@@ -162,8 +153,7 @@ class GlobalInducingMLP(BayesianModule):
             scale = log_scale.exp()[..., None, None]
             features = augment(self.activation(h) if number else h)
             q = induced_posterior(scale * features, v, log_precision.exp())
-            shape = (*leading, *q.mean.shape[-2:])
-            noise = torch.randn(*shape, generator=self.generator, dtype=h.dtype, device=h.device)
+            noise = randn((*leading, *q.mean.shape[-2:]), like=h, generator=self.generator)
             weights.append(scale * q.sample(noise))
             kl = kl + q.kl_divergence()
             h = features @ weights[-1]
@@ -180,10 +170,6 @@ class GlobalInducingMLP(BayesianModule):
 
     def apply_weights(self, weights: Sequence[Tensor], x: Tensor) -> Tensor:
         """The outputs [*sample_shape, *batch_shape, B, out] at x under weights of :meth:`sample_weights`."""
-        if x.shape[-1] != self.in_features:
-            raise ValueError(f"x must have {self.in_features} features in its last dimension; got {x.shape[-1]}")
-        if not x.requires_grad and not all_finite(x):
-            raise ValueError("x must be finite; got NaN or infinite values")
         for number, W in enumerate(weights):
             x = augment(self.activation(x) if number else x) @ W
         return x
@@ -203,7 +189,5 @@ class GlobalInducingMLP(BayesianModule):
     @torch.no_grad()
     def sample_functions(self, n_functions: int) -> Callable[[Tensor], Tensor]:
         """Draw whole functions f(x) [n_functions, *batch_shape, B, out], the same at every call."""
-        if n_functions < 1:
-            raise ValueError(f"n_functions must be at least 1; got {n_functions}")
         weights = self.sample_weights((n_functions,)).weights
         return lambda x: self.apply_weights(weights, x)

@@ -122,8 +122,6 @@ class DropoutLinear(DroppingLinear, NoisyInputLinear):
         return (self._uniform(*shape, self.in_features) >= rate) / (1 - rate)
 
     def kl_divergence(self) -> Tensor:
-        if self.precision == 0:
-            return self._decay(self.loc)
         return (1 - self.rate) * self._decay(self.loc[..., : self.in_features, :]) + self._decay(
             self.loc[..., self.in_features :, :]
         )

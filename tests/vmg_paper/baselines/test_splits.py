@@ -4,12 +4,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from methods import bounds, every_method
 from sklearn.base import clone
 from sklearn.metrics import r2_score
 from sklearn.model_selection import KFold, ShuffleSplit
 
 import vmg
-from quick import class_table, classifier, linear_table, regressor
+from quick import class_table, classifier, ensemble_regressor, linear_table, regressor
 from vmg.fit.design import Standardiser
 from vmg.variational.recipe import CANDIDATES
 from vmg_paper.baselines.splits import fit_splits
@@ -19,6 +20,36 @@ LINEAR = {"hidden_layer_sizes": (), "n_pseudo": 0, "max_iter": 100}
 
 def numbers(model, X):
     return np.concatenate([model.predict_interval(X).ravel(), model.sample(X, 2).ravel()])
+
+
+@every_method
+def test_one_split_of_a_baseline_is_one_fit_and_fits_repeat(model):
+    X, y = linear_table(40)
+    [fitted] = fit_splits(model, X, y, [(np.arange(30), np.arange(30, 40))])
+    alone = clone(model).fit(X[:30], y[:30])
+    np.testing.assert_array_equal(bounds(fitted, X), bounds(alone, X))
+    np.testing.assert_allclose(bounds(alone, X)[3:5], bounds(alone, X[3:5]), rtol=1e-9)
+
+
+@every_method
+def test_a_baseline_never_uses_test_rows(model):
+    """Folds of unequal length; rates, precisions and the step to stop at are chosen inside the training rows."""
+    X, y = linear_table(49)
+    splits = [list(KFold(4).split(X))[k] for k in (0, 3)]
+    before = fit_splits(model, X, y, splits)
+    test = splits[1][1]
+    X[test], y[test] = 1e3, y[0]
+    after = fit_splits(model, X, y, splits)
+    np.testing.assert_array_equal(bounds(after[1], X), bounds(before[1], X))
+    assert (bounds(after[0], X) != bounds(before[0], X)).any()
+    assert "input_scaling_" not in vars(model), "the given estimator stays as it is"
+
+
+def test_other_estimators_are_fitted_one_after_another():
+    X, y = linear_table(30)
+    model = ensemble_regressor(max_iter=2)
+    fitted = fit_splits(model, X, y, [(np.arange(20), []), (np.arange(10, 30), [])])
+    np.testing.assert_array_equal(numbers(fitted[1], X), numbers(clone(model).fit(X[10:], y[10:]), X))
 
 
 @pytest.mark.parametrize("n_outputs", [None, 2])
@@ -74,9 +105,8 @@ def test_test_rows_are_never_used(options):
         X_other, y_other = X.copy(), y.copy()
         X_other[test], y_other[test] = 1e3, -1e6
         after = fit_splits(model, X_other, y_other, splits)
-        np.testing.assert_array_equal(numbers(after[k], X), numbers(before[k], X))
-        others = [j for j in range(4) if j != k]
-        assert all((numbers(after[j], X) != numbers(before[j], X)).any() for j in others), "they do train on it"
+        same = [np.array_equal(numbers(a, X), numbers(b, X)) for a, b in zip(after, before, strict=True)]
+        assert same == [j == k for j in range(4)], "the others do train on it"
 
 
 def test_each_split_stops_early_by_itself():

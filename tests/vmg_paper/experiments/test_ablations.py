@@ -9,12 +9,10 @@ from tiny_digits import tiny_digits  # noqa: F401
 
 from vmg.cli.app import run
 from vmg.files import read_lines
-from vmg.nn import MLP
 from vmg_paper.cli.figures import RESULTS
 from vmg_paper.data import load_table
 from vmg_paper.experiments import ablations, table1
 from vmg_paper.experiments.ablations import ABLATIONS, BASE, DATASETS, INPUTS
-from vmg_paper.layers import MeanFieldLinear
 
 ROOT = Path(__file__).parents[3]
 
@@ -32,15 +30,6 @@ def test_every_variant_changes_what_it_says(data_folder):
     }.items():
         config = table1.config(ABLATIONS[name].make("yacht", 0))
         assert {key: value for key, value in config.items() if value != base[key]} == change, name
-
-
-@pytest.mark.parametrize(("n_pseudo", "zero_mean"), [(0, False), (3, False), (3, True)])
-def test_counts_are_those_of_networks(n_pseudo, zero_mean):
-    network = MLP(4, [6, 5], 2, n_pseudo=n_pseudo, zero_mean=zero_mean)
-    counted = sum(p.numel() for p in network.parameters())
-    assert ablations.n_parameters([4, 6, 5, 2], n_pseudo, zero_mean=zero_mean) == counted
-    factorised = MLP(4, [6, 5], 2, make_layer=lambda place, n_in, n_out: MeanFieldLinear(n_in, n_out))
-    assert ablations.n_factorised([4, 6, 5, 2]) == sum(p.numel() for p in factorised.parameters())
 
 
 def test_variants_on_images_change_what_they_say():

@@ -1,6 +1,5 @@
 """Global inducing points: the posterior, its divergence, and the bound on exactly solvable models."""
 
-import copy
 import math
 
 import pytest
@@ -82,18 +81,21 @@ def test_gradients_of_a_draw(perturb):
 
 def test_a_draw_carries_the_inducing_points_along(perturb):
     """Each layer's divergence is that of its posterior at what the drawn layers below made of the points."""
-    network = make(perturb)
+    network, x = make(perturb, batch_shape=(2,)), normal(N, IN, seed=1)
     drawn = network.sample_weights()
-    h, total = network.inducing_inputs, 0.0
-    for number, W in enumerate(drawn.weights):
-        features = augment(h.tanh() if number else h)
-        scale = network.log_prior_scales[number].exp()
-        v, log_precision = network.pseudo_outputs[number], network.log_precisions[number]
-        columns = explicit((scale * features).detach(), v.detach(), log_precision.exp().detach())
-        prior = MultivariateNormal(torch.zeros(features.shape[-1]).double(), torch.eye(features.shape[-1]).double())
-        total = total + sum(kl_divergence(column, prior) for column in columns)
-        h = features @ W
-    assert_close(drawn.kl.detach(), total)
+    outputs = network.apply_weights(drawn.weights, x)
+    for k in range(2):  # replicas are a loop
+        h, f, total = network.inducing_inputs[k], x, 0.0
+        for number, W in enumerate(drawn.weights):
+            features, f = (augment(rows.tanh() if number else rows) for rows in (h, f))
+            scale = network.log_prior_scales[number][k].exp()
+            v, log_precision = network.pseudo_outputs[number][k], network.log_precisions[number][k]
+            columns = explicit((scale * features).detach(), v.detach(), log_precision.exp().detach())
+            prior = MultivariateNormal(torch.zeros(features.shape[-1]).double(), torch.eye(features.shape[-1]).double())
+            total = total + sum(kl_divergence(column, prior) for column in columns)
+            h, f = features @ W[k], f @ W[k]
+        assert_close(drawn.kl[k].detach(), total)
+        assert_close(outputs[k], f)
 
 
 # -- bounds on the linear model ---------------------------------------------------------------------------------------
@@ -189,23 +191,6 @@ def test_a_fixed_draw_is_one_function():
     assert vmg.sample_functions(network, 4, prior=True)(x).shape == (4, 3, N, 2)
 
 
-def test_replicas_are_a_loop(perturb):
-    batch, x = make(perturb, batch_shape=(3,)), normal(N, IN, seed=1)
-    weights, kl = batch.sample_weights()
-    for k in range(3):
-        single = make(perturb)
-        single.load_state_dict({name: value[k] for name, value in batch.state_dict().items()})
-        h = single.inducing_inputs
-        total = 0.0
-        for number, W in enumerate(weights):  # the same draw
-            features = single.log_prior_scales[number].exp() * augment(h.tanh() if number else h)
-            precision = single.log_precisions[number].exp()
-            total = total + induced_posterior(features, single.pseudo_outputs[number], precision).kl_divergence()
-            h = augment(h.tanh() if number else h) @ W[k]
-        assert_close(total, kl[k])
-        assert_close(single.apply_weights([W[k] for W in weights], x), batch.apply_weights(weights, x)[k])
-
-
 def test_the_generator_decides_alone(perturb):
     network, x = make(perturb), normal(N, IN, seed=1)
     drawn = []
@@ -214,33 +199,17 @@ def test_the_generator_decides_alone(perturb):
         drawn.append((network(x), network.kl_divergence()))
     assert torch.equal(drawn[0][0], drawn[1][0]) and torch.equal(drawn[0][1], drawn[1][1])
     assert not torch.equal(drawn[0][0], drawn[2][0])
-
-
-def test_start_anew(perturb):
-    network = make(perturb)
     states = []
     for _ in range(2):
         network.reset_parameters(torch.Generator().manual_seed(1))
-        states.append(copy.deepcopy(network.state_dict()))
-    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+        states.append([value.clone() for value in network.state_dict().values()])
+    assert all(map(torch.equal, *states))
 
 
 def test_arguments_are_checked():
     with pytest.raises(ValueError, match="n_inducing must be at least 1; got 0"):
         GlobalInducingMLP(3, (4,), 1, n_inducing=0)
-    with pytest.raises(ValueError, match=r"sizes of all layers must be at least 1; got \[3, 0, 1\]"):
-        GlobalInducingMLP(3, (0,), 1, n_inducing=2)
-    with pytest.raises(ValueError, match="prior_scale must be positive; got 0"):
-        GlobalInducingMLP(3, (4,), 1, n_inducing=2, prior_scale=0)
-    with pytest.raises(ValueError, match="activation must be callable or one of"):
+    with pytest.raises(ValueError, match="activation must be one of"):
         GlobalInducingMLP(3, (4,), 1, n_inducing=2, activation="step")
-    network = GlobalInducingMLP(3, (4,), 1, n_inducing=2)
-    assert "[3, 4, 1], n_inducing=2, prior_scale=1" in repr(network)
     with pytest.raises(ValueError, match=r"y must have shape \(2, 1\); got \(2,\)"):
-        network.start_at(torch.ones(2, 3), torch.ones(2))
-    with pytest.raises(ValueError, match="x must have 3 features in its last dimension; got 2"):
-        network(torch.ones(5, 2))
-    with pytest.raises(ValueError, match="x must be finite"):
-        network(torch.full((5, 3), math.nan))
-    with pytest.raises(ValueError, match="n_functions must be at least 1; got 0"):
-        network.sample_functions(0)
+        GlobalInducingMLP(3, (4,), 1, n_inducing=2).start_at(torch.ones(2, 3), torch.ones(2))
