@@ -91,12 +91,11 @@ def add_up_(tensors: Sequence[Tensor], task: str = "adding sums up") -> None:
     """Replace tensors of one type by their sums over processes, with one message for all of them."""
     if rank_and_size()[1] == 1:
         return
-    flat = tensors[0] if len(tensors) == 1 else torch.cat([tensor.reshape(-1) for tensor in tensors])
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
     with _watched(task):
         distributed.all_reduce(flat)
-    if len(tensors) > 1:
-        for tensor, total in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
-            tensor.copy_(total.view(tensor.shape))
+    for tensor, total in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+        tensor.copy_(total.view(tensor.shape))
 
 
 def send_(tensors: Sequence[Tensor], task: str = "waiting for the first process") -> None:

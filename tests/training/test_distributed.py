@@ -161,7 +161,6 @@ def test_without_a_group_nothing_is_shared():
     processes = Processes()
     index = torch.arange(5)
     assert processes.alone and torch.equal(processes.slice(index), index)
-    assert processes.noise_generator(None, 0) is None
 
 
 def test_labels_need_no_gathering(pair):

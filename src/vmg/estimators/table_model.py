@@ -62,6 +62,13 @@ class PreparedTable(NamedTuple):
     aside_values: NDArray[Any]
     notes: list[str]
 
+    def model_of(
+        self, estimator: Any, name: str, choices: TableChoices, notes: Sequence[str], values: NDArray[Any]
+    ) -> TableModel:
+        """The model of a fitted estimator that predicts the column ``name``; ``values`` are its training targets."""
+        of_target = self.target.task, self.target.decimal_comma, tuple(notes), self.target.unit
+        return TableModel(estimator, name, *of_target, choices, base_rate=metrics.base_rate(values))
+
 
 def prepare_table(
     frame: Any,
@@ -223,7 +230,7 @@ class TableModel:
         """
         asked: dict[str, Any] = {"task": task, "exclude": exclude, "conformal": conformal, "options": options}
         given = prepare_table(frame, target, choices := choices or TableChoices(), **asked, tell=tell)
-        estimator, fitted = given.estimator, given.target
+        estimator = given.estimator
         try:
             estimator.fit(given.features, given.values, callbacks=callbacks).read_with(given.inputs)
         except ValueError as error:
@@ -232,13 +239,8 @@ class TableModel:
             raise
         for note in estimator.history_.notes if tell is not None else ():
             tell(note)  # type: ignore[misc]
-        model = cls(
-            *(estimator, target, fitted.task, fitted.decimal_comma),
-            notes=(*given.notes, *estimator.history_.notes),
-            unit=fitted.unit,
-            choices=choices,
-            base_rate=metrics.base_rate(given.values),
-        )
+        notes = (*given.notes, *estimator.history_.notes)
+        model = given.model_of(estimator, target, choices, notes, given.values)
         if isinstance(estimator, TableRegressor) and len(given.aside):
             estimator.conformal_scores_ = calibration_scores(model.pred_dist(given.aside), given.aside_values)
         return model

@@ -24,7 +24,6 @@ from vmg.estimators.table_estimator import FLAGS
 from vmg.estimators.table_model import prepare_table
 from vmg.files import Run, file_stamp, replacing
 from vmg.fit.design import ordinary_rows, use_threads
-from vmg.metrics import base_rate
 from vmg.model_file import ModelFileError, from_fields
 from vmg.scale.parallel import run_parallel
 from vmg.scale.pooling import Estimator, GroupTable, choose_group_likelihood, fit_pool
@@ -77,12 +76,6 @@ class Fleet:
     refused: Mapping[str, str]
     pooled: bool
     notes: tuple[str, ...]
-
-    def write_index(self) -> None:
-        """Call the fleet in its folder finished."""
-        document = {"holds": "fleet", **{one.name: getattr(self, one.name) for one in fields(self)[1:]}}
-        with replacing(self.path / INDEX) as temporary:
-            temporary.write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
     @property
     def groups(self) -> list[str]:
@@ -346,13 +339,8 @@ def fit_fleet(
             near = everybody if pool and len(own) < MIN_REFERENCE else own
             kept = ReferenceRows.sample(encoder, table.features[near], given[near], digests[near])
             estimator.read_with(TableInputs(encoder, kept))
-            model = TableModel(
-                *(estimator, target, table.target.task, table.target.decimal_comma),
-                notes=(table.target.reason, fleet.about(group)),
-                unit=table.target.unit,
-                choices=choices,
-                base_rate=base_rate(table.values[own]),
-            )
+            said = table.target.reason, fleet.about(group)
+            model = table.model_of(estimator, target, choices, said, table.values[own])
             model.save(folder.path / fleet.names[group])
             folder.add(fleet.names[group])
 
@@ -369,7 +357,9 @@ def fit_fleet(
             save(estimator, left[position])
             if progress is not None:
                 progress(n_done, len(sizes))
-        fleet.write_index()
+        document = {"holds": "fleet", **{one.name: getattr(fleet, one.name) for one in fields(fleet)[1:]}}
+        with replacing(folder.path / INDEX) as temporary:
+            temporary.write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     return FleetReport(sorted(left), sorted(done), refused, notes)
 
 

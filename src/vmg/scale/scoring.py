@@ -117,7 +117,7 @@ def score_dataset(
         model: a model file or a fleet's folder.
         source: what :func:`vmg.scale.open_dataset` opens.
         keep, how: as in :func:`score_batches`.
-        n_jobs: processes at once; -1 takes all cores.
+        n_jobs: as in :func:`vmg.scale.run_parallel`.
         progress: called with the numbers of finished and of all files.
     """
     how = {"coverage": 0.9, "outside": "flag", **how}
@@ -155,10 +155,10 @@ def score_piece(task: ScoringTask) -> tuple[int, str] | str | None:
     """Score one piece into its file: rows and their digest, the reason why there is none, or None if it was there."""
     target = Path(task.out)
     target.parent.mkdir(parents=True, exist_ok=True)
-    n_rows, writer, digest, before = 0, None, RowDigest(), RowDigest()
+    n_rows, writer, digest = 0, None, RowDigest()
     try:
         if task.scored_rows is not None:
-            deque(task.batches(before), maxlen=0)
+            deque(task.batches(before := RowDigest()), maxlen=0)
             if before.hexdigest() == task.scored_rows:
                 return None
         with replacing(target) as temporary:

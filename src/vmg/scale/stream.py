@@ -23,7 +23,6 @@ from vmg.estimators.table_estimator import MIN_ROWS
 from vmg.estimators.table_model import prepare_table
 from vmg.fit.design import InputRange, Standardiser, ordinary_rows
 from vmg.fit.gaussian import RegressionEnsemble
-from vmg.metrics import base_rate
 from vmg.model_file import from_bytes, to_bytes
 from vmg.scale.dataset import Dataset, open_dataset
 from vmg.tables import TableError
@@ -101,11 +100,7 @@ def fit_dataset(
         sent = processes.send_bytes(to_bytes(*estimator.to_document()))
         estimator = type(estimator).from_document(*from_bytes(sent, "the first process's model"))
     estimator.read_with(table.inputs)
-    model = TableModel(
-        *(estimator, target, table.target.task, table.target.decimal_comma, tuple(notes), table.target.unit),
-        choices=choices,
-        base_rate=base_rate(table.values),
-    )
+    model = table.model_of(estimator, target, choices, notes, table.values)
     if regression:
         condition_on_all(model, dataset, names, table.values)
     return model

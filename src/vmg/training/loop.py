@@ -108,7 +108,7 @@ def train(
             parts = both, parameters, optimiser, average, batches, generator
             kept = KeptRun(checkpoint, settings, history, *parts)
             done = kept.resume(n_steps)
-        use_generator(network, processes.noise_generator(generator, done))
+        use_generator(network, generator if processes.alone else processes.seed_noise(done))
         objective = Objective(network, likelihood, rows.n_data)
         last_good = LastGood(both)
         reports = Reports(history, n_steps, callbacks, average, last_good, torch.zeros(2, device=x.device))
@@ -245,12 +245,8 @@ class Processes:
         self._seed = int(torch.empty((), dtype=torch.int64).random_(generator=common.clone_state()))
         return common
 
-    def noise_generator(self, common: torch.Generator | None, done: int) -> torch.Generator | None:
-        """The generator of this process's own posterior noise after a number of steps."""
-        return common if self.alone else self._seed_noise(done)
-
-    def _seed_noise(self, step: int) -> torch.Generator:
-        """Start the noise anew after a report, so that a run which goes on from there draws the same."""
+    def seed_noise(self, step: int) -> torch.Generator:
+        """The generator of this process's own noise, seeded at a report so that a run from there draws the same."""
         return self._noise.manual_seed(hash((self._seed, self.rank, step)) & (2**63 - 1))
 
     def slice(self, index: Tensor) -> Tensor:
@@ -275,8 +271,6 @@ class Processes:
 
     def agree_on(self, history: History, step: int) -> None:
         """End the run in all processes where a callback of one has ended it."""
-        if self.alone:
-            return
         if any(gather(history.was_stopped, f"at step {step}")) and not history.was_stopped:
             history.stopped = f"stopped by a callback of another process at step {step}"
-        self._seed_noise(step)
+        self.seed_noise(step)
