@@ -135,27 +135,6 @@ def test_kl_weight_scales_the_kl_alone():
     torch.testing.assert_close(0.25 * terms[0].kl, terms[1].kl)
 
 
-def test_each_replica_has_its_own_n():
-    network = MLP(3, (), 1, batch_shape=(2,))
-    x, y, n_data = torch.randn(5, 3), torch.randn(2, 5, 1), torch.tensor([10.0, 1000.0])
-    terms = vmg.elbo(network, KnownNoiseLikelihood(1.0), x, y, n_data=n_data)
-    torch.testing.assert_close(terms.kl * n_data, kl_divergence(network))
-
-
-def test_weights_equal_repeated_rows():
-    """Through whole weight matrices, so that equal rows have equal outputs."""
-    network = MLP(3, (4,), 1, n_pseudo=2, sampling="weights").double()
-    likelihood = KnownNoiseLikelihood(0.5).double()
-    x, y = torch.randn(4, 3).double(), torch.randn(4, 1).double()
-    counts = torch.tensor([1, 3, 0, 4])
-    use_generator(network, torch.Generator().manual_seed(1))
-    repeated = vmg.elbo(network, likelihood, x.repeat_interleave(counts, 0), y.repeat_interleave(counts, 0), n_data=8)
-    use_generator(network, torch.Generator().manual_seed(1))
-    weighted = vmg.elbo(network, likelihood, x, y, n_data=8, weight=counts / counts.double().mean())
-    torch.testing.assert_close(weighted.expected_log_likelihood, repeated.expected_log_likelihood)
-    torch.testing.assert_close(weighted.kl, repeated.kl)
-
-
 def test_works_with_any_module():
     model = bayesianize(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)))
     x, y = torch.randn(6, 3), torch.tensor([0, 1, 2, 2, 1, 0])

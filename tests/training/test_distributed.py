@@ -157,12 +157,6 @@ def test_a_process_that_dies_stops_the_others_and_the_run_goes_on_with_any_numbe
     assert steps == [10, 20, 30, 40, 50, 60] and abs(learned - first[1]).max() < 0.05
 
 
-def test_without_a_group_nothing_is_shared():
-    processes = Processes()
-    index = torch.arange(5)
-    assert processes.alone and torch.equal(processes.slice(index), index)
-
-
 def test_labels_need_no_gathering(pair):
     x, _ = table()
     labels = (x[:, 0] > 0).long()

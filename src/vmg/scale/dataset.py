@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -241,15 +241,14 @@ def list_parts(source: str | os.PathLike[str]) -> list[Part]:
     prefix = root.rstrip("/") + "/"
     matches = re.compile(PARQUET if pattern is None else _translate(pattern))
     hidden_too = any(name.startswith(HIDDEN) for name in (pattern or "").split("/"))
-    parts = []
-    for info in filesystem.get_file_info(fs.FileSelector(root, recursive=True)):
-        name = info.path.removeprefix(prefix)
-        hidden = any(piece.startswith(HIDDEN) for piece in PurePosixPath(name).parts)
-        if info.type == fs.FileType.File and matches.fullmatch(name) and (hidden_too or not hidden):
-            parts.append(Part(name, info.path, filesystem))
-    if not parts:
+    found = filesystem.get_file_info(fs.FileSelector(root, recursive=True))
+    files = {info.path.removeprefix(prefix): info.path for info in found if info.type == fs.FileType.File}
+    names = [name for name in sorted(files) if matches.fullmatch(name)]
+    if not hidden_too:
+        names = [name for name in names if not any(piece.startswith(HIDDEN) for piece in name.split("/"))]
+    if not names:
         raise TableError(f"there is no Parquet file in {text}")
-    return _with_keys(sorted(parts, key=lambda part: part.name))
+    return _with_keys([Part(name, files[name], filesystem) for name in names])
 
 
 def _split_pattern(text: str) -> tuple[str, str | None]:
