@@ -105,8 +105,8 @@ def train(
         average = None if averaging is None else Average(parameters, averaging)
         kept, history, done = None, History(), 0
         if checkpoint is not None:
-            parts = both, parameters, optimiser, average, batches, generator
-            kept = KeptRun(checkpoint, settings, history, *parts)
+            parts = {"model": both, "batches": batches, **({} if average is None else {"average": average})}
+            kept = KeptRun(checkpoint, settings, history, parts, optimiser, generator)
             done = kept.resume(n_steps)
         use_generator(network, generator if processes.alone else processes.seed_noise(done))
         objective = Objective(network, likelihood, rows.n_data)

@@ -48,12 +48,12 @@ class Minibatches(Iterator[Tensor]):
         beyond = torch.arange(self._largest) >= self._sizes.unsqueeze(-1)  # [replicas, largest]
         return torch.rand(beyond.shape, generator=self._generator).masked_fill_(beyond, 2.0).argsort(-1)
 
-    def state(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Tensor]:
         """The permutation of the epoch and the place in it; the generator keeps its own state."""
         return {"order": self._order, "start": torch.tensor(self._start)}
 
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a place that :meth:`state` gave."""
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from a place that :meth:`state_dict` gave."""
         self._order, self._start = state["order"], int(state["start"])
 
 

@@ -22,7 +22,6 @@ from vmg.math.linalg import all_finite
 from vmg.model_file import ModelFileError, prefixed, read_state, stripped, write_state
 from vmg.nn.bayesian import BayesianModule, kl_divergence
 from vmg.training.progress import ALL_DONE, History, Progress
-from vmg.training.rows import Minibatches
 
 __all__ = ["Average", "Checkpoint", "KeptRun", "LastGood", "TrainingError"]
 
@@ -48,12 +47,12 @@ class Average:
         for parameter, value in zip(self._parameters, self.values, strict=True):
             parameter.copy_(value)
 
-    def state(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Tensor]:
         """The averages and the number of steps behind them."""
         return {str(k): value for k, value in enumerate(self.values)} | {"steps": torch.tensor(self._steps)}
 
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from what :meth:`state` gave."""
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from what :meth:`state_dict` gave."""
         self.values = [state[str(k)] for k in range(len(self.values))]
         self._steps = int(state["steps"])
 
@@ -147,11 +146,8 @@ class KeptRun:
     checkpoint: Checkpoint
     settings: Mapping[str, Any]
     history: History
-    modules: nn.Module
-    parameters: Sequence[Tensor]
+    parts: Mapping[str, Any]  # with the methods ``state_dict`` and ``load_state_dict``, by name
     optimiser: torch.optim.Optimizer
-    average: Average | None
-    batches: Minibatches
     generator: torch.Generator | None
 
     def resume(self, n_steps: int) -> int:
@@ -180,21 +176,19 @@ class KeptRun:
 
     def _tensors(self) -> dict[str, Tensor]:
         """All tensors of the run's state, by name."""
-        state = prefixed("model.", self.modules.state_dict()) | prefixed("batches.", self.batches.state())
-        for k, parameter in enumerate(self.parameters):
+        state = {"generator": self._source().get_state()}
+        for name, part in self.parts.items():
+            state |= prefixed(f"{name}.", part.state_dict())
+        for k, parameter in enumerate(self.optimiser.param_groups[0]["params"]):
             state |= prefixed(f"optimiser.{k}.", self.optimiser.state[parameter])
-        if self.average is not None:
-            state |= prefixed("average.", self.average.state())
-        return state | {"generator": self._source().get_state()}
+        return state
 
     def _load(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on from what :meth:`_tensors` gave."""
-        self.modules.load_state_dict(stripped("model.", tensors))
-        for k, parameter in enumerate(self.parameters):
+        for name, part in self.parts.items():
+            part.load_state_dict(stripped(f"{name}.", tensors))
+        for k, parameter in enumerate(self.optimiser.param_groups[0]["params"]):
             self.optimiser.state[parameter] = stripped(f"optimiser.{k}.", tensors)
-        if self.average is not None:
-            self.average.load_state(stripped("average.", tensors))
-        self.batches.load_state(stripped("batches.", tensors))
         self._source().set_state(tensors["generator"])
 
     def _source(self) -> torch.Generator:
