@@ -168,9 +168,9 @@ PARTS = [
     ("regression", lambda d: d.update(fields=[])),
     ("regression", made_of(noise_prior={"NoisePrior": {"rate": -1.0}})),
     ("classification", made_of(n_classes=10**9)),
-    ("classification", lambda d: d["calibration"]["ClassCalibration"].update(sharpness=-1.0)),
-    ("classification", lambda d: d["calibration"]["ClassCalibration"].update(inflation=float("inf"))),
-    ("classification", lambda d: d["calibration"]["ClassCalibration"].update(trust=-1.0)),
+    ("classification", lambda d: d["calibration"]["Factors"].update(sharpness=-1.0)),
+    ("classification", lambda d: d["calibration"]["Factors"].update(inflation=float("inf"))),
+    ("classification", lambda d: d["calibration"]["Factors"].update(trust=-1.0)),
 ]
 
 
@@ -193,7 +193,7 @@ def test_forged_ensembles_are_refused(states, tmp_path, kind, change):
         vmg.load(tmp_path / "f.vmg")
 
 
-THETA = "ensemble_.calibration.theta"
+THETA = "ensemble_.theta"
 
 
 def likelihood_of(ensemble):
@@ -212,7 +212,7 @@ def with_constants(**values):
         ("poisson", with_constants(ceiling=-1.0), "ceiling must be positive"),
         ("poisson", lambda d, t: likelihood_of(d).update(name="other"), "other"),
         ("beta", lambda d, t: t.update({THETA: t[THETA].repeat(2)}), "shape"),
-        ("beta", lambda d, t: d["calibration"]["ScalarCalibration"].update(inflation=-1.0), "positive factors"),
+        ("beta", lambda d, t: d["calibration"]["Factors"].update(inflation=-1.0), "positive factors"),
         ("ordinal", with_constants(levels=[1.0] * 200), "at most 100"),
         ("binomial", with_constants(trials=10**12), "trials must be a whole number"),
     ],

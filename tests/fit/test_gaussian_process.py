@@ -1,12 +1,10 @@
-"""The Gaussian process beside the networks, against dense algebra, scikit-learn and finite differences."""
+"""The Gaussian process beside the networks, against dense algebra and finite differences."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
-from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import ConstantKernel, DotProduct, Matern
 
 from vmg.fit import gaussian_process
 from vmg.fit.gaussian_process import GaussianProcess, Kernel, fit_gaussian_process, negative_log_evidence
@@ -55,22 +53,6 @@ def test_random_cosines_have_the_covariance_of_the_kernel(rows, monkeypatch):
     kernel = Kernel(LOG)
     factor = GaussianProcess.of(kernel, x, x, y, weight).factor(new)
     np.testing.assert_allclose(factor.T @ factor, dense(kernel, x, y, weight, new)[1], atol=0.02)
-
-
-def test_it_is_the_process_of_scikit_learn(rows):
-    x, y, _, new = rows
-    kernel = Kernel(LOG)
-    size, linear, constant, noise = kernel.variances
-    theirs = (
-        ConstantKernel(size) * Matern(kernel.lengths, nu=2.5)
-        + ConstantKernel(linear / 3) * DotProduct(sigma_0=1e-6, sigma_0_bounds="fixed")
-        + ConstantKernel(constant)
-    )
-    reference = GaussianProcessRegressor(theirs, alpha=noise, optimizer=None).fit(x, y)
-    mean, std = reference.predict(new, return_std=True)
-    loc, variance = GaussianProcess.of(kernel, x, x, y, None).predict(new)
-    np.testing.assert_allclose(loc, mean, atol=1e-5)
-    np.testing.assert_allclose(np.sqrt(variance), std, atol=1e-5)
 
 
 def test_fewer_centres_are_linear_regression_with_the_prior_variance_that_is_left(rows):

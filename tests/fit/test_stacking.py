@@ -121,7 +121,7 @@ def test_a_gap_is_as_unknown_as_the_process_says_where_networks_are_surer(around
 
 
 def test_no_function_is_less_known_than_twice_the_spread_of_the_targets(around_a_gap):
-    ensemble, process, gap = around_a_gap
+    ensemble, _, gap = around_a_gap
     far = np.array([[-9.0], [9.0]])
     wild = GaussianProcess.of(Kernel(np.log([0.1, 30.0, 0.1, 0.1, 0.1])), far, far, np.zeros(2), None)
     unsure = replace(ensemble, stack=Stack((wild,), np.array([0.1, 0.9]), known=0.0))

@@ -6,7 +6,7 @@ import torch
 from scipy import optimize, stats
 
 from vmg.fit.calibration import MemberPredictions
-from vmg.fit.classes import ClassificationMembers, fit_classification
+from vmg.fit.classes import ClassificationMembers
 from vmg.fit.design import Design, FitRows, Size, TrainingPlan, choose_size
 from vmg.fit.gaussian import RegressionMembers, fit_regression, squash
 from vmg.fit.glm import fit_scalar
@@ -121,35 +121,6 @@ def test_the_last_step_is_always_reported(max_steps):
     plan = TrainingPlan(max_steps, 1_000, max_steps)
     _, history = trained(regression_members(), x, y, design, plan)
     assert history.last.step == 2 * max_steps
-
-
-# -- ensembles --------------------------------------------------------------------------------------------------------
-
-
-SMALL = Size((5,), ("relu", "tanh"), E, TrainingPlan(30, 20, 10))
-
-
-def ensemble(x, y, seed=0):
-    return fit_regression(x, y, None, size=SMALL, input_noise=True, seed=seed).ensemble
-
-
-def test_an_update_is_a_new_ensemble():
-    x, y = table()
-    fitted = ensemble(x, y)
-    before = fitted.predict(x)
-    updated = fitted.updated(x, y + 1, None)
-    np.testing.assert_array_equal(fitted.predict(x).loc, before.loc)
-    assert (updated.predict(x).loc - before.loc).mean() > 0.2
-    assert updated.calibrations == fitted.calibrations
-
-
-def test_class_probabilities_of_an_ensemble():
-    x, y = table()
-    fitted = fit_classification(x, (y[:, 0] > 0).astype(int), 2, None, size=SMALL, seed=0).ensemble
-    drawn = fitted.sample_probabilities(x, 5, 0)
-    assert drawn.shape == (5 * E, N, 2)
-    np.testing.assert_allclose(drawn.sum(-1), 1)
-    np.testing.assert_allclose(fitted.sample_probabilities(x[:3], 5, 0), drawn[:, :3], rtol=1e-4, atol=1e-6)
 
 
 def test_softening_keeps_order_and_leaves_usual_inputs_alone():

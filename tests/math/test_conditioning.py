@@ -16,7 +16,7 @@ from reference import (
     regression_given_pseudo_data,
     vec,
 )
-from vmg.covariance import Dense, Diagonal
+from vmg.covariance import Diagonal
 from vmg.math import preactivations as F
 from vmg.math.matrix_normal import MatrixNormal
 
@@ -121,12 +121,6 @@ def test_fold_mean_is_the_conditional_mean_at_any_input(row, column, damping):
         assert_close(other_inputs @ folded, mean, 1e-9)
 
 
-def test_fold_mean_of_zero_mean_is_a_mean_of_zeros():
-    layer = Layer()
-    zeros = torch.zeros_like(layer.M)
-    assert_close(F.fold_mean(None, layer.row, layer.A, layer.B), F.fold_mean(zeros, layer.row, layer.A, layer.B))
-
-
 @over_pairs
 @over_damping
 @pytest.mark.parametrize("n_pseudo", [P, R + 2])
@@ -142,41 +136,3 @@ def test_conditioned_weights_have_exactly_the_conditional_mean_and_covariance(ro
     expected = layer_given_pseudo_data(eye(R), layer.M, layer.U, layer.V, layer.A, layer.B, damping)
     tolerance = 1e-9 if n_pseudo < R or damping > 1e-3 else 1e-6
     assert_moments_equal(push_noise(draw, (R + n_pseudo, C)), expected, tolerance)
-
-
-@over_damping
-def test_function_draws_agree_with_the_joint_conditional(damping):
-    layer = Layer("rank_one", "dense")
-    posterior = MatrixNormal(*layer.prior)
-
-    def draw(noise):
-        W = posterior.transform_noise(noise[:R])
-        return layer.x @ F.condition_weights(W, layer.row, layer.column, layer.A, layer.B, noise[R:], damping)
-
-    joint = push_noise(
-        lambda noise: F.sample_conditional(layer.x, *layer.prior, layer.A, layer.B, noise, damping, joint=True), (N, C)
-    )
-    assert_moments_equal(push_noise(draw, (R + P, C)), joint, 1e-9)
-
-
-def test_conditioning_twice_is_conditioning_once():
-    layer, damping = Layer(), 0.1
-    both = F.condition(layer.x, layer.M, layer.row, layer.A, layer.B, damping)
-    # absorb the first pseudo-point into MN(M', U', V), then condition that layer on the others
-    first, rest = slice(0, 1), slice(1, P)
-    M1 = F.fold_mean(layer.M, layer.row, layer.A[first], layer.B[first], damping)
-    Ua = layer.U @ layer.A[0]
-    U1 = Dense(torch.linalg.cholesky(layer.U - torch.outer(Ua, Ua) / (layer.A[0] @ Ua + damping)))
-    again = F.condition(layer.x, M1, U1, layer.A[rest], layer.B[rest], damping)
-    assert_close(again.mean, both.mean)
-    assert_close(again.row_covariance(U1), both.row_covariance(layer.row))
-
-
-def test_one_pseudo_point_by_hand():
-    # U = V = 1, x = ã = 1, M = 0, b̃ = 3, σ² = 1: w | b̃ ~ N(3/2, 1/2)
-    one = torch.ones(1, 1, dtype=torch.float64)
-    U = Diagonal(torch.ones(1, dtype=torch.float64))
-    given = F.condition(one, None, U, one, 3 * one, damping=1.0)
-    assert given.mean.item() == pytest.approx(1.5, rel=1e-12)
-    assert given.row_variance(one, U).item() == pytest.approx(0.5, rel=1e-12)
-    assert F.fold_mean(None, U, one, 3 * one, damping=1.0).item() == pytest.approx(1.5, rel=1e-12)

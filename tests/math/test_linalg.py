@@ -59,7 +59,7 @@ def test_only_failing_members_of_a_batch_are_changed():
     root = normal(2, 2, seed=0)
     healthy = root @ root.mT
     batch = torch.stack([healthy, singular(), 2 * healthy])
-    factor = cholesky(batch)
+    factor = cholesky(batch.expand(2, 3, 2, 2))[1]
     assert torch.equal(factor[[0, 2]], torch.linalg.cholesky(batch[[0, 2]]))
     assert jitter_of(factor[1], batch[1]) == pytest.approx(1e-8, rel=1e-6)
 
@@ -69,14 +69,6 @@ def test_each_member_gets_the_jitter_that_it_would_get_alone(gaps):
     batch = torch.stack([singular(gap) for gap in gaps])
     alone = torch.stack([cholesky(matrix) for matrix in batch])
     assert_close(cholesky(batch), alone, 1e-12)
-
-
-def test_a_failing_batch_with_several_dimensions():
-    batch = singular().expand(2, 3, 2, 2).clone()
-    batch[1, 2] = torch.eye(2)
-    factor = cholesky(batch)
-    assert torch.equal(factor[1, 2], torch.eye(2, dtype=torch.float64))
-    assert_close(factor @ factor.mT, batch, 2e-8)
 
 
 def test_gradient_flows_with_and_without_jitter():

@@ -78,16 +78,6 @@ def test_samplers_draw_given_the_pseudo_data(row, column, damping):
         assert_moments_equal(moments, (mean, expected), 1e-9)
 
 
-@pytest.mark.parametrize("dropped", range(N))
-def test_marginalising_a_row_of_the_joint_drops_that_input(dropped):
-    layer = Layer()
-    kept = [n for n in range(N) if n != dropped]
-    mean, covariance = push_noise(lambda noise: F.sample_joint(layer.x, *layer.prior, noise), (N, C))
-    index = [c * N + n for c in range(C) for n in kept]
-    fewer = push_noise(lambda noise: F.sample_joint(layer.x[kept], *layer.prior, noise), (N - 1, C))
-    assert_moments_equal(fewer, (mean[index], covariance[index][:, index]))
-
-
 def test_more_rows_than_inputs_need_only_jitter():
     layer = Layer(n=R + 2)
     joint = push_noise(lambda noise: F.sample_joint(layer.x, *layer.prior, noise), (R + 2, C))

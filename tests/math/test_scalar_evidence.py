@@ -23,7 +23,7 @@ LIKELIHOODS = list(CASES)
 
 
 def problem(name, seed=0):
-    """Features, targets, weights and precisions of a small table whose targets the likelihood made."""
+    """Rows of a small table whose targets the likelihood made, and precisions of the prior."""
     rng = np.random.default_rng(seed)
     likelihood, theta, _ = CASES[name]
     phi = np.concatenate([rng.normal(size=(N, D - 1)), np.ones((N, 1))], 1) / np.sqrt(D)
@@ -33,66 +33,74 @@ def problem(name, seed=0):
     if name == "censored":
         y[::3, 1], y[1::4, 0] = np.inf, -np.inf
     weight, precision = rng.uniform(0.5, 2, N), rng.uniform(0.5, 2, D)
-    scatter = LikelihoodAt(likelihood, torch.as_tensor(theta))
-    return torch.as_tensor(phi), torch.as_tensor(y), torch.as_tensor(weight), torch.as_tensor(precision), scatter
+    parts = (torch.as_tensor(part) for part in (phi, y, weight))
+    return ScalarRows(*parts, LikelihoodAt(likelihood, torch.as_tensor(theta))), torch.as_tensor(precision)
 
 
-def bound_of(phi, y, weight, precision, scatter, posterior):
-    return scalar_bound(ScalarRows(phi, y, weight, scatter), precision, posterior, phi @ posterior.covariance)
+def bound_of(rows, precision, posterior):
+    return scalar_bound(rows, precision, posterior, rows.features @ posterior.covariance)
+
+
+def best_of(rows, precision, n_steps=400, tolerance=1e-12):
+    return optimise(None, rows, GaussianPrior.from_precision(precision), n_steps, tolerance)
+
+
+def seen(rows):
+    """Every target is seen, not a bound."""
+    return rows._replace(y=torch.stack([rows.y[:, 0].nan_to_num(neginf=1.0)] * 2, 1))
 
 
 @pytest.mark.parametrize("name", LIKELIHOODS)
 def test_the_fixed_point_is_the_optimum_of_a_slow_search(name):
-    phi, y, weight, precision, scatter = problem(name)
-    found = optimise(None, ScalarRows(phi, y, weight, scatter), GaussianPrior.from_precision(precision), 400, 1e-12)
-    rows, columns = np.tril_indices(D)
+    rows, precision = problem(name)
+    found, lower = best_of(rows, precision), np.tril_indices(D)
 
     def posterior(values):
         root = np.zeros((D, D))
-        root[rows, columns] = values[D:]
+        root[lower] = values[D:]
         np.fill_diagonal(root, np.exp(root.diagonal()))
         return ScalarPosterior(torch.as_tensor(values[:D]), torch.as_tensor(root))
 
     def loss(values):
-        return -bound_of(phi, y, weight, precision, scatter, posterior(values)).item()
+        return -bound_of(rows, precision, posterior(values)).item()
 
-    best = optimize.minimize(loss, np.zeros(D + len(rows)), method="BFGS", options={"gtol": 1e-6})
-    ours = bound_of(phi, y, weight, precision, scatter, found).item()
+    best = optimize.minimize(loss, np.zeros(D + len(lower[0])), method="BFGS", options={"gtol": 1e-6})
+    ours = bound_of(rows, precision, found).item()
     assert ours >= -best.fun - 1e-4  # what eleven nodes leave of the mean
     np.testing.assert_allclose(found.mean.numpy(), best.x[:D], atol=2e-3)
     np.testing.assert_allclose(found.covariance.numpy(), posterior(best.x).covariance.numpy(), atol=2e-3)
 
 
 def test_normal_noise_is_exact_in_one_step():
-    phi, y, weight, precision, scatter = problem("censored")
-    y = torch.stack([y[:, 0].nan_to_num(neginf=1.0), y[:, 0].nan_to_num(neginf=1.0)], 1)  # every target is seen
-    likelihood, sigma = scatter.likelihood, scatter.theta.exp()
-    targets = (y[:, 0] - likelihood.level) / likelihood.scale
-    omega = weight / sigma**2
+    rows, precision = problem("censored")
+    rows, prior = seen(rows), GaussianPrior.from_precision(precision)
+    phi, likelihood, sigma = rows.features, rows.likelihood.likelihood, rows.likelihood.theta.exp()
+    targets = (rows.y[:, 0] - likelihood.level) / likelihood.scale
+    omega = rows.weight / sigma**2
     A = torch.diag(precision) + phi.mT @ (phi * omega[:, None])
     m = torch.linalg.solve(A, phi.mT @ (omega * targets))
     start = ScalarPosterior(torch.zeros(D, dtype=torch.float64), torch.linalg.cholesky(torch.diag(precision)))
-    found, _ = newton_step(start, ScalarRows(phi, y, weight, scatter), GaussianPrior.from_precision(precision))
+    found, _ = newton_step(start, rows, prior)
     np.testing.assert_allclose(found.mean, m, rtol=1e-9)
     np.testing.assert_allclose(found.root @ found.root.mT, A, rtol=1e-9)
-    ones = torch.ones_like(weight)
-    exact, _ = newton_step(start, ScalarRows(phi, y, ones, scatter), GaussianPrior.from_precision(precision))
-    covariance = phi / precision @ phi.mT + torch.diag(ones * sigma**2)
+    alike = rows._replace(weight=torch.ones_like(rows.weight))
+    exact, _ = newton_step(start, alike, prior)
+    covariance = phi / precision @ phi.mT + torch.diag(alike.weight * sigma**2)
     marginal = torch.distributions.MultivariateNormal(torch.zeros_like(targets), covariance)
     evidence = marginal.log_prob(targets) - N * np.log(likelihood.scale)
-    np.testing.assert_allclose(bound_of(phi, y, ones, precision, scatter, exact), evidence, rtol=1e-9)
+    np.testing.assert_allclose(bound_of(alike, precision, exact), evidence, rtol=1e-9)
 
 
 @pytest.mark.parametrize("name", LIKELIHOODS)
 def test_the_bound_is_below_the_evidence(name):
-    phi, y, weight, precision, scatter = problem(name)
-    phi, precision, ones = phi[:, :1], precision[:1], torch.ones_like(weight)
-    found = optimise(None, ScalarRows(phi, y, ones, scatter), GaussianPrior.from_precision(precision), 200, 1e-10)
-    bound = bound_of(phi, y, ones, precision, scatter, found).item()
+    rows, precision = problem(name)
+    rows = rows._replace(features=rows.features[:, :1], weight=torch.ones_like(rows.weight))
+    found = best_of(rows, precision := precision[:1])
+    bound = bound_of(rows, precision, found).item()
 
     def joint(w):
         prior = 0.5 * np.log(precision.item() / (2 * np.pi)) - 0.5 * precision.item() * w**2
-        return np.exp(scatter.log_prob(phi[:, 0] * w, y).sum().item() + prior - bound)
+        return np.exp(rows.likelihood.log_prob(rows.features[:, 0] * w, rows.y).sum().item() + prior - bound)
 
     centre, width = found.mean.item(), found.covariance.item() ** 0.5
     mass, _ = integrate.quad(joint, centre - 12 * width, centre + 12 * width, points=[centre])
@@ -101,85 +109,69 @@ def test_the_bound_is_below_the_evidence(name):
 
 @pytest.mark.parametrize("name", LIKELIHOODS)
 def test_gradients_are_those_of_the_bound_at_a_fixed_posterior(name):
-    phi, y, weight, precision, scatter = problem(name)
-    found = optimise(None, ScalarRows(phi, y, weight, scatter), GaussianPrior.from_precision(precision), 100, 1e-10)
-    theta = scatter.theta.clone().requires_grad_()
-    leaf, a = phi.clone().requires_grad_(), precision.clone().requires_grad_()
+    rows, precision = problem(name)
+    found, at = best_of(rows, precision), (rows.features, precision, rows.likelihood.theta)
+    leaves = [one.clone().requires_grad_() for one in at]
 
-    def value(features, given, parameters):
-        spread = features.detach() @ found.covariance
-        return scalar_bound(
-            ScalarRows(features, y, weight, LikelihoodAt(scatter.likelihood, parameters)), given, found, spread
-        )
+    def value(features, given, theta):
+        moved = rows._replace(features=features, likelihood=LikelihoodAt(rows.likelihood.likelihood, theta))
+        return scalar_bound(moved, given, found, features.detach() @ found.covariance)
 
-    value(leaf, a, theta).backward()
+    value(*leaves).backward()
     rng = np.random.default_rng(1)
-    for variable, gradient in ((phi, leaf.grad), (precision, a.grad), (scatter.theta, theta.grad)):
+    for variable, gradient in zip(at, (leaf.grad for leaf in leaves), strict=True):
         if not variable.numel():
             continue
         direction, step = torch.as_tensor(rng.normal(size=variable.shape)), 1e-5
         ends = []
         for sign in (1, -1):
-            moved = [v + sign * step * direction if v is variable else v for v in (phi, precision, scatter.theta)]
+            moved = [v + sign * step * direction if v is variable else v for v in at]
             ends.append(value(*moved).item())
         slope = (ends[0] - ends[1]) / (2 * step)
         np.testing.assert_allclose((gradient * direction).sum().item(), slope, rtol=2e-3, atol=1e-4)
 
 
 def test_members_side_by_side_are_members_alone():
-    phi, y, weight, precision, scatter = problem("negative-binomial")
-    several = torch.stack([phi, phi.flip(0)])
-    weights, priors = weight.expand(2, -1), GaussianPrior.from_precision(torch.stack([precision, 2 * precision]))
-    whole = optimise(None, ScalarRows(several, y, weights, scatter), priors, 30)
+    rows, precision = problem("negative-binomial")
+    several = rows._replace(
+        features=torch.stack([rows.features, rows.features.flip(0)]), weight=rows.weight.expand(2, -1)
+    )
+    whole = best_of(several, torch.stack([precision, 2 * precision]), 30, 0.0)
     for e in range(2):
-        alone = optimise(
-            None, ScalarRows(several[e], y, weight, scatter), GaussianPrior.from_precision((1 + e) * precision), 30
-        )
+        alone = best_of(rows._replace(features=several.features[e]), (1 + e) * precision, 30, 0.0)
         np.testing.assert_allclose(whole.mean[e], alone.mean, rtol=1e-6, atol=1e-8)
         np.testing.assert_allclose(whole.root[e], alone.root, rtol=1e-6, atol=1e-8)
 
 
 def test_a_weight_counts_as_so_many_rows():
-    phi, y, _, precision, scatter = problem("poisson")
-    weight = torch.as_tensor(np.random.default_rng(0).integers(1, 4, N))
-    prior = GaussianPrior.from_precision(precision)
-    weighted = optimise(None, ScalarRows(phi, y, weight.double(), scatter), prior, 50)
-    repeated = optimise(
-        None,
-        ScalarRows(
-            phi.repeat_interleave(weight, 0),
-            y.repeat_interleave(weight),
-            torch.ones(int(weight.sum()), dtype=torch.float64),
-            scatter,
-        ),
-        prior,
-        50,
-    )
+    rows, precision = problem("poisson")
+    counts = torch.as_tensor(np.random.default_rng(0).integers(1, 4, N))
+    weighted = best_of(rows._replace(weight=counts.double()), precision)
+    features, y = (part.repeat_interleave(counts, 0) for part in rows[:2])
+    repeated = best_of(ScalarRows(features, y, torch.ones_like(y), rows.likelihood), precision)
     np.testing.assert_allclose(weighted.mean, repeated.mean, rtol=1e-9)
 
 
 def test_the_posterior_of_some_rows_is_the_prior_of_the_rest():
     """Exact where the noise is normal."""
-    phi, y, weight, precision, scatter = problem("censored")
-    y = torch.stack([y[:, 0].nan_to_num(neginf=1.0)] * 2, 1)
-    prior = GaussianPrior.from_precision(precision)
-    whole = optimise(None, ScalarRows(phi, y, weight, scatter), prior, 3)
-    first = optimise(None, ScalarRows(phi[:10], y[:10], weight[:10], scatter), prior, 3)
-    both = optimise(first, ScalarRows(phi[10:], y[10:], weight[10:], scatter), first.natural(), 3)
+    rows, precision = problem("censored")
+    rows = seen(rows)
+    parts = [ScalarRows(*(one[part] for one in rows[:3]), rows.likelihood) for part in (slice(10), slice(10, None))]
+    first = best_of(parts[0], precision)
+    both, whole = optimise(first, parts[1], first.natural(), 3), best_of(rows, precision)
     np.testing.assert_allclose(both.mean, whole.mean, rtol=1e-8)
     np.testing.assert_allclose(both.root, whole.root, rtol=1e-8)
 
 
 def test_an_absurd_target_does_not_break_the_search():
-    phi, y, weight, precision, _ = problem("poisson")
-    y = y.clone()
-    y[3] = 1e7
-    scatter = LikelihoodAt(Poisson(3.0, 3e7), torch.zeros(0))
+    rows, precision = problem("poisson")
+    rows.y[3] = 1e7
+    rows = rows._replace(likelihood=LikelihoodAt(Poisson(3.0, 3e7), torch.zeros(0)))
     prior = GaussianPrior.from_precision(precision)
     bounds, posterior = [], None
     for _ in range(60):
-        posterior, _ = newton_step(posterior, ScalarRows(phi, y, weight, scatter), prior)
-        bounds.append(bound_of(phi, y, weight, precision, scatter, posterior).item())
+        posterior, _ = newton_step(posterior, rows, prior)
+        bounds.append(bound_of(rows, precision, posterior).item())
     assert np.isfinite(bounds).all() and torch.isfinite(posterior.mean).all()
     assert bounds[-1] == max(bounds) or np.isclose(bounds[-1], max(bounds), rtol=1e-3)
 
@@ -203,7 +195,5 @@ def test_censoring_alone_tells_something():
     phi, precision = torch.ones(50, 1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
     y = torch.tensor([[2.0, np.inf]], dtype=torch.float64).expand(50, 2)
     scatter = LikelihoodAt(likelihood, torch.tensor([0.0]).double())
-    found = optimise(
-        None, ScalarRows(phi, y, torch.ones(50).double(), scatter), GaussianPrior.from_precision(precision), 60
-    )
+    found = best_of(ScalarRows(phi, y, torch.ones(50).double(), scatter), precision, 60)
     assert found.mean.item() > 2

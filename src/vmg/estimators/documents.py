@@ -20,7 +20,7 @@ from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
 from vmg.fit.boosted_trees import BoostedTrees
-from vmg.fit.calibration import Calibration, ClassCalibration, ScalarCalibration
+from vmg.fit.calibration import Calibration, Factors
 from vmg.fit.classes import ClassificationEnsemble, ClassificationMembers
 from vmg.fit.design import InputRange, Standardiser
 from vmg.fit.gaussian import RegressionEnsemble, RegressionMembers
@@ -280,7 +280,7 @@ PARTS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
         *(RegressionEnsemble, ScalarEnsemble, ClassificationEnsemble, InputRange, NoiseField, NoisePrior),
-        *(Calibration, ScalarCalibration, ClassCalibration, Stack, GaussianProcess, Kernel, BoostedTrees),
+        *(Calibration, Factors, Stack, GaussianProcess, Kernel, BoostedTrees),
     )
 }
 """Dataclasses that are written field by field, and check themselves that these fit together."""

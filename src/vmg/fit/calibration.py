@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -38,12 +38,11 @@ from vmg.math.scalar_evidence import mean_log_prob
 __all__ = [
     "NORMAL_DEGREES",
     "Calibration",
-    "ClassCalibration",
+    "Factors",
     "HeldOut",
     "HeldOutFunctions",
     "HeldOutPredictions",
     "MemberPredictions",
-    "ScalarCalibration",
     "calibrate",
     "calibrate_classes",
     "calibrate_scalar",
@@ -223,28 +222,25 @@ NODES = 15
 
 
 @dataclass(frozen=True)
-class FunctionFactors:
-    """Factors of a function's centre (sharpness) and of its variance (inflation)."""
+class Factors:
+    """Factors of a function's or of logits' centre (sharpness) and variance (inflation).
+
+    ``trust`` is that of the log probabilities by boosted trees, which are added to logits.
+    """
 
     sharpness: float = 1.0
     inflation: float = 1.0
+    trust: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (0 < self.sharpness < math.inf and 0 <= self.inflation < math.inf):
-            raise ValueError(f"a function must have positive factors; got {self.sharpness} and {self.inflation}")
-
-
-@dataclass(frozen=True)
-class ScalarCalibration(FunctionFactors):
-    """The function's factors, and θ [P] of the likelihood."""
-
-    theta: Array = field(kw_only=True)
+        if not (0 < self.sharpness < math.inf and 0 <= min(self.inflation, self.trust) < math.inf):
+            raise ValueError(f"a function must have positive factors; got {self}")
 
 
 def calibrate_scalar(
     likelihood: ScalarLikelihood, folds: HeldOutFunctions, regions: HeldOutFunctions, start: Array
-) -> ScalarCalibration:
-    """Fit θ, sharpness and inflation to held-out targets, from the members' own θ [P]."""
+) -> tuple[Array, Factors]:
+    """Fit θ [P], sharpness and inflation to held-out targets, from the members' own θ."""
     sets = [[torch.as_tensor(part) for part in rows[1:]] for rows in (folds, regions) if len(rows.loc)]
     first, n_rows = torch.as_tensor(start), len(folds.loc)
 
@@ -262,7 +258,7 @@ def calibrate_scalar(
 
     best = optimize.minimize(loss, np.concatenate([np.zeros(2), start]), jac=True, method="L-BFGS-B").x
     log_inflation, log_sharpness = np.clip(best[:2], -LIMIT, LIMIT)
-    return ScalarCalibration(math.exp(log_sharpness), math.exp(log_inflation), theta=best[2:])
+    return best[2:], Factors(math.exp(log_sharpness), math.exp(log_inflation))
 
 
 # -- classes ----------------------------------------------------------------------------------------------------------
@@ -273,19 +269,7 @@ CLASS_PRIOR_ROWS = 3.0  # that the priors of the logarithms of the factors count
 CLASS_SPREAD = np.array([1.0, 2.0, 1.0])  # of these priors; with trees, both kinds start at one half
 
 
-@dataclass(frozen=True)
-class ClassCalibration(FunctionFactors):
-    """Factors of the networks' logits and of their variance, and of the log probabilities by boosted trees."""
-
-    trust: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.trust < math.inf:
-            raise ValueError(f"boosted trees must have a finite factor from 0 on; got {self.trust}")
-
-
-def calibrate_classes(held: HeldOutPredictions, seed: int, by_trees: Sequence[Array] = ()) -> ClassCalibration:
+def calibrate_classes(held: HeldOutPredictions, seed: int, by_trees: Sequence[Array] = ()) -> Factors:
     """Factors under which labels of held-out folds and regions are most probable.
 
     Networks have logits f with variances, trees log probabilities log q, and the two are pooled in each draw:
@@ -342,7 +326,7 @@ def calibrate_classes(held: HeldOutPredictions, seed: int, by_trees: Sequence[Ar
     return _class_factors(pooled if shares[0] @ gain > error else alone)
 
 
-def _class_factors(log: Array) -> ClassCalibration:
+def _class_factors(log: Array) -> Factors:
     """Factors with these logarithms, of which trust may be left out."""
     limits = np.array([5.0, 20.0, 5.0])[: len(log)]
-    return ClassCalibration(*np.exp(np.clip(log, -limits, limits)).tolist())
+    return Factors(*np.exp(np.clip(log, -limits, limits)).tolist())

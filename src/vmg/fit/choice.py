@@ -28,6 +28,7 @@ from vmg.fit.gaussian import RegressionEnsemble, fit_regression
 from vmg.fit.glm import ScalarEnsemble, fit_scalar
 from vmg.likelihoods.families import LIKELIHOODS, LogNormal, make_likelihood
 from vmg.likelihoods.scalar import HEADROOM, TargetKind, is_whole
+from vmg.math.distributions import Array
 from vmg.prediction import AtomPrediction, NumberPrediction, StudentPrediction, TransformedPrediction
 from vmg.prediction.base import all_together
 from vmg.prediction.transformed import LogTransform, Rectified, TargetTransform
@@ -43,8 +44,6 @@ __all__ = [
     "choose_target",
     "choose_transform",
 ]
-
-Array = NDArray[np.float64]
 
 FEWEST_ROWS = 40  # fewer rows cannot tell likelihoods apart
 MARGIN = 1.0  # standard errors by which a candidate must beat simpler ones in one score; it may lose in none
@@ -186,22 +185,16 @@ class TargetFitter:
             held = HeldOutSample(np.flatnonzero(kept)[held.rows], model.in_units(held.predictions))
         return TargetFit(name, model, fitted.history, int((~kept).sum()), held)
 
-    def fit_chance(self, x: Array, here: NDArray[np.bool_], weight: Array | None) -> TargetFit:
-        """Fit the probability of an atom by small networks; ``here`` [N] are the rows that have it."""
-        return self.small().fit("binomial", x, _trials(here), weight)
-
     def small(self) -> TargetFitter:
         """One whose fits are short and of small networks without other experts."""
-        return replace(self, size_of=lambda n_rows: _limited(self.size_of(n_rows)), experts=(), callbacks=())
 
+        def limited(n_rows: int) -> Size:
+            size = self.size_of(n_rows)
+            hidden, n_members = (min(size.hidden[0], SMALL_WIDTH),), min(size.n_members, SMALL_MEMBERS)
+            steps, patience = min(size.plan.max_steps, SMALL_STEPS), min(size.plan.patience, SMALL_PATIENCE)
+            return size.changed(hidden=hidden, n_members=n_members, max_steps=steps, patience=patience)
 
-def _limited(size: Size) -> Size:
-    return size.changed(
-        hidden=(min(size.hidden[0], SMALL_WIDTH),),
-        n_members=min(size.n_members, SMALL_MEMBERS),
-        max_steps=min(size.plan.max_steps, SMALL_STEPS),
-        patience=min(size.plan.patience, SMALL_PATIENCE),
-    )
+        return replace(self, size_of=limited, experts=(), callbacks=())
 
 
 def _trials(here: NDArray[np.bool_]) -> Array:
@@ -227,8 +220,10 @@ def choose_target(x: Array, y: Array, weight: Array | None, fitter: TargetFitter
     else:
         candidates = [chosen, *(Candidate(name) for name in names if name != "student")]
         if atom is not None:
-            candidates += _candidates_beside(atom, y)
-            chance = fitter.fit_chance(x, y == atom, weight)
+            rest = y[y != atom]
+            positive = rest.min() > 0 and _kind_of(rest) is not TargetKind.NARROW
+            candidates += [Candidate(name, atom) for name in ("student", "lognormal")[: 1 + positive]]
+            chance = fitter.small().fit("binomial", x, _trials(y == atom), weight)
         if len(candidates) > 1:
             chosen, scores = _try(candidates, x, y, weight, fitter, chance)
     fitted = chosen.fit(x, y, weight, fitter, chance)
@@ -280,14 +275,6 @@ def _joined(first: Any, second: Any) -> Any:
     names = ("loc", "noise_scale", "function_scale")
     parts = {name: np.concatenate([getattr(one, name) for one in (first, second)]) for name in names}
     return replace(first, **parts, factor=all_together(parts["function_scale"]))
-
-
-def _candidates_beside(atom: float, y: Array) -> list[Candidate]:
-    """A Student t, and for positive amounts a lognormal distribution, of all rows that are not the atom."""
-    rest, names = y[y != atom], ["student"]
-    if rest.min() > 0 and _kind_of(rest) is not TargetKind.NARROW:
-        names.append("lognormal")
-    return [Candidate(name, atom) for name in names]
 
 
 def _try(

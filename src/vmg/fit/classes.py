@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vmg.fit.boosted_trees import BoostedTrees, class_log_probabilities, grow_class_trees
-from vmg.fit.calibration import ClassCalibration, MemberPredictions, calibrate_classes
+from vmg.fit.calibration import Factors, MemberPredictions, calibrate_classes
 from vmg.fit.design import InputRange, Size, squash, threads_for
 from vmg.fit.ensemble import Ensemble, Fitted
 from vmg.fit.glm import OptimisedMembers, mean_score, posterior_of_all_rows
@@ -94,7 +94,7 @@ class ClassificationEnsemble(Ensemble[ClassificationMembers]):
 
     mean: Tensor  # of the output weights, [E, D, K]
     root: Tensor  # Cholesky factor of their row precision, [E, D, D]
-    calibration: ClassCalibration
+    calibration: Factors
     trees: BoostedTrees | None = None
 
     def __post_init__(self) -> None:
@@ -184,7 +184,7 @@ def fit_classification(
     with threads_for(size.step_work(*x.shape)):
         kind, options = ClassificationMembers, dict[str, Any](n_classes=n_classes)
         trained = train_ensemble(kind, x, y, weight, size=size, seed=seed, callbacks=callbacks, **options)
-        (rows, held), factors, trees = (trained.rows, trained.held), ClassCalibration(), None
+        (rows, held), factors, trees = (trained.rows, trained.held), Factors(), None
         if held is not None:
             by_trees: list[Array] = []
             if BoostedTrees.name in experts and FEWEST_ROWS <= len(x) <= MOST_ROWS:

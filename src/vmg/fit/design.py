@@ -25,7 +25,6 @@ from vmg.likelihoods.families import LIKELIHOODS, LogNormal
 from vmg.math.distributions import Array
 
 __all__ = [
-    "MANY_ROWS",
     "Design",
     "FitRows",
     "Group",
@@ -87,14 +86,17 @@ def squash(x: Array) -> Array:
 
     One row far outside then moves a network no more than its rank does, and is still farther than all others.
     """
-    size = np.abs(x)
-    return np.where(size > SQUASH_LIMIT, np.sign(x) * (SQUASH_LIMIT + np.log1p(np.maximum(size - SQUASH_LIMIT, 0))), x)
+    return _beyond_limit(x, np.log1p)
 
 
 def _stretch(x: Array) -> Array:
     """The inverse of :func:`squash`."""
-    size = np.abs(x)
-    return np.where(size > SQUASH_LIMIT, np.sign(x) * (SQUASH_LIMIT + np.expm1(np.maximum(size - SQUASH_LIMIT, 0))), x)
+    return _beyond_limit(x, np.expm1)
+
+
+def _beyond_limit(x: Array, change: Callable[[Array], Array]) -> Array:
+    beyond = np.abs(x) - SQUASH_LIMIT
+    return np.where(beyond > 0, np.sign(x) * (SQUASH_LIMIT + change(np.maximum(beyond, 0))), x)
 
 
 @dataclass(frozen=True)
@@ -251,14 +253,8 @@ def count_directions(n_rows: int, n_inputs: int) -> int:
 WORK_OF_A_THREAD = 3e7  # multiply-adds between two waits for all threads, which take a thread some milliseconds
 
 
-class _OpenBlocks:
-    """Blocks of all Python threads that are open, and PyTorch's number of threads before the first."""
-
-    def __init__(self) -> None:
-        self.lock, self.count, self.common = Lock(), 0, 1
-
-
-_open = _OpenBlocks()
+_lock = Lock()
+_open_blocks: list[int] = []  # one for each of all Python threads: PyTorch's number of threads before the first
 
 
 @contextmanager
@@ -270,19 +266,17 @@ def use_threads(n_threads: int) -> Iterator[None]:
     by the main thread alone, so that blocks of several threads do not put back each other's.
     """
     before = torch.get_num_threads()
-    with _open.lock:
-        if _open.count == 0:
-            _open.common = before
-        _open.count += 1
+    with _lock:
+        _open_blocks.append(_open_blocks[0] if _open_blocks else before)
     torch.set_num_threads(n_threads)
     in_main = current_thread() is main_thread()
     try:
         with _blas_libraries().limit(limits=n_threads, user_api="blas") if in_main else nullcontext():
             yield
     finally:
-        with _open.lock:
-            _open.count -= 1
-            torch.set_num_threads(before if _open.count else _open.common)
+        with _lock:
+            common = _open_blocks.pop()
+            torch.set_num_threads(before if _open_blocks else common)
 
 
 @cache

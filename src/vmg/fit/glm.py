@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vmg.fit.calibration import NORMAL_DEGREES, MemberPredictions, ScalarCalibration, calibrate_scalar
+from vmg.fit.calibration import NORMAL_DEGREES, Factors, MemberPredictions, calibrate_scalar
 from vmg.fit.design import InputRange, Size, squash, threads_for
 from vmg.fit.ensemble import Fitted, Function, HeldOutSample
 from vmg.fit.gaussian import FunctionEnsemble
@@ -40,14 +40,7 @@ from vmg.prediction import GLMPrediction, NumberPrediction, StudentPrediction
 from vmg.prediction.base import Factor, all_together, scaled_factor
 from vmg.training import Callback
 
-__all__ = [
-    "OptimisedMembers",
-    "ScalarEnsemble",
-    "ScalarMembers",
-    "fit_scalar",
-    "mean_score",
-    "posterior_of_all_rows",
-]
+__all__ = ["OptimisedMembers", "ScalarEnsemble", "ScalarMembers", "fit_scalar", "mean_score", "posterior_of_all_rows"]
 
 FIRST_STEPS = 8  # of the output layer before training begins
 REFRESH_EVERY = 5  # steps of the hidden layers; in between the mean alone follows them
@@ -152,12 +145,13 @@ class ScalarEnsemble(FunctionEnsemble[ScalarMembers]):
 
     mean: Tensor  # of the output weights, [E, D]
     root: Tensor  # Cholesky factor of their precision, [E, D, D]
-    calibration: ScalarCalibration
+    theta: Array  # of the likelihood, [P]
+    calibration: Factors
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_shapes(self.members.weight_shapes(), vars(self))
-        require_shapes({"theta": (len(self.members.likelihood.start),)}, vars(self.calibration))
+        shapes = self.members.weight_shapes()
+        require_shapes({**shapes, "theta": (len(self.members.likelihood.start),)}, vars(self))
 
     @property
     def _output_weights(self) -> tuple[Tensor, Tensor]:
@@ -181,7 +175,7 @@ class ScalarEnsemble(FunctionEnsemble[ScalarMembers]):
 
     def around(self, rows: Function, factor: Factor, *, squeeze: bool) -> NumberPrediction:
         """Distributions of targets around functions [N]."""
-        theta, likelihood, std = self.calibration.theta, self.members.likelihood, np.sqrt(rows.variance)
+        theta, likelihood, std = self.theta, self.members.likelihood, np.sqrt(rows.variance)
         if not isinstance(likelihood, Censored):
             return GLMPrediction(rows.loc, std, likelihood, theta, factor, squeeze)
         loc, noise = likelihood.mean(rows.loc, theta), np.sqrt(likelihood.variance(rows.loc, theta))
@@ -217,15 +211,15 @@ def fit_scalar(
         options: dict[str, Any] = {"likelihood": likelihood}
         trained = train_ensemble(ScalarMembers, x, y, weight, size=size, seed=seed, callbacks=callbacks, **options)
         members, held = trained.members, trained.held
-        calibration, sample = ScalarCalibration(theta=members.theta.detach().mean(0).numpy()), None
+        theta, calibration, sample = members.theta.detach().mean(0).numpy(), Factors(), None
         if held is not None:
             folds, regions = (held.pooled(regions=kind) for kind in (False, True))
-            calibration = calibrate_scalar(likelihood, folds, regions, held.said.parameters.mean(0))
+            theta, calibration = calibrate_scalar(likelihood, folds, regions, held.said.parameters.mean(0))
             variance = calibration.inflation * folds.variance + folds.excess
             sample = Function(calibration.sharpness * folds.loc, variance)
         posterior = posterior_of_all_rows(trained)
         root = posterior.root.contiguous()  # as files keep it: another order of memory may give another last bit
-        ensemble = ScalarEnsemble(members, InputRange.of(trained.rows.x), posterior.mean, root, calibration)
+        ensemble = ScalarEnsemble(members, InputRange.of(trained.rows.x), posterior.mean, root, theta, calibration)
         if sample is None:
             return Fitted(ensemble, trained.history, None)
         said = ensemble.around(sample, all_together(np.sqrt(sample.variance)[:, None]), squeeze=True)
