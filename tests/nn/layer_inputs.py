@@ -21,11 +21,16 @@ def draw(layer, x, seed=1):
     return layer(x)
 
 
-class DrawAndDivergence(nn.Module):
+class Divergence(nn.Module):
     def __init__(self, layer):
         super().__init__()
         self.layer = layer
 
+    def forward(self):
+        return self.layer.kl_divergence()
+
+
+class DrawAndDivergence(Divergence):
     def forward(self, x):
         return draw(self.layer, x), self.layer.kl_divergence()
 

@@ -5,13 +5,14 @@ import math
 
 import pytest
 import torch
+from layer_inputs import Divergence
 from torch.distributions import MultivariateNormal, kl_divergence
 
 import vmg
 from reference import assert_close, kronecker, matrix_normal, tensors_of
 from vmg.likelihoods import KnownNoiseLikelihood
 from vmg.nn import MLP, MatrixGaussianLinear, bayesianize, use_generator
-from vmg.priors import FixedPrior, GammaPrior, IsotropicPrior
+from vmg.priors import FixedPrior, GammaPrior
 from vmg.training import cosine, train
 
 FAMILIES = ("diagonal", "rank_one", "dense")
@@ -91,15 +92,6 @@ def test_gradients(perturb, row):
         return torch.func.functional_call(Divergence(layer), named)
 
     assert torch.autograd.gradcheck(value, [p.detach().clone().requires_grad_() for p in parameters])
-
-
-class Divergence(torch.nn.Module):
-    def __init__(self, layer):
-        super().__init__()
-        self.layer = layer
-
-    def forward(self):
-        return self.layer.kl_divergence()
 
 
 def test_replicas_are_a_loop(perturb):
@@ -254,22 +246,3 @@ def test_training_stays_below_where_the_papers_objective_does_not(n_pseudo):
             reached[kl] = (problem.fit(layer.posterior_given()) - layer.kl_divergence()).item()
     assert reached["marginal"] > problem.log_evidence + 2
     assert problem.log_evidence - 0.3 < reached["conditional"] <= problem.log_evidence + 1e-3
-
-
-def test_deep_networks_train():
-    options = {"n_pseudo": 2, "batch_shape": (2,)}
-    network = MLP(3, (4, 4), 1, kl="conditional", **options)
-    x, y = torch.randn(2, 20, 3), torch.randn(2, 20, 1)
-    assert vmg.nn.kl_divergence(network).shape == (2,)
-    before = vmg.elbo(network, KnownNoiseLikelihood(1.0), x, y, n_data=20).total
-    train(
-        network,
-        KnownNoiseLikelihood(1.0),
-        x,
-        y,
-        n_steps=50,
-        batch_shape=(2,),
-        generator=torch.Generator().manual_seed(0),
-    )
-    assert (vmg.elbo(network, KnownNoiseLikelihood(1.0), x, y, n_data=20).total > before).all()
-    assert isinstance(network.layers[0].prior, IsotropicPrior)

@@ -137,13 +137,6 @@ def test_predictions_are_the_moments_of_function_draws():
     assert (found.aleatoric_std == 0).all()
 
 
-def test_predictions_of_classes_obey_the_law_of_total_variance():
-    model, x = make_model(), torch.randn(5, 1, 6, 6)
-    found = vmg.predict(model, x, likelihood=CategoricalLikelihood(), n_samples=7)
-    torch.testing.assert_close(found.mean.sum(-1), torch.ones(5))
-    torch.testing.assert_close(found.std.square(), found.mean * (1 - found.mean))
-
-
 class Keywords(nn.Module):
     """Takes keywords and gives a mapping, as models of Hugging Face do."""
 

@@ -93,16 +93,6 @@ def test_a_stack_is_its_layers_one_by_one(options):
         torch.testing.assert_close(a, b)
 
 
-@pytest.mark.filterwarnings("ignore:n_pseudo should be")
-def test_layers_that_compute_in_double_beside_others():
-    network, x = make(dtype=torch.float32, hidden=(12, 4), n_pseudo=[8, 3, 5])
-    found, expected = (draw(model, x) for model in (network, one_by_one(network)))
-    torch.testing.assert_close(found, expected)
-    exact = copy.deepcopy(network).double()
-    assert all(g.dtype is torch.float32 and torch.isfinite(g).all() for g in gradients(network, found))
-    assert exact(x.double()).dtype is torch.float64
-
-
 @needs_kernels
 def test_memory_is_used_again_only_when_no_graph_needs_it():
     """Graphs that live at the same time, one that is gone through twice, and one whose gradient has a graph."""

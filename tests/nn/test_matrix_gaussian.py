@@ -91,17 +91,6 @@ def test_predictive_with_pseudo_data(make_layer, row, column, zero_mean):
     assert zero_mean == (not M.any())
 
 
-def test_pseudo_inputs_at_zero_leave_the_plain_layer(make_layer):
-    layer, x = make_layer(5, 3, n_pseudo=2), rows(3, 5)
-    plain = MatrixGaussianLinear(5, 3).double()
-    with torch.no_grad():
-        layer.pseudo_data.inputs.zero_()
-        missing = plain.load_state_dict(layer.state_dict(), strict=False).missing_keys
-    assert not missing
-    torch.testing.assert_close(layer.predictive(x).mean, plain.predictive(x).mean)
-    torch.testing.assert_close(layer.predictive(x).covariance_matrix, plain.predictive(x).covariance_matrix)
-
-
 def test_outputs_at_the_pseudo_inputs_are_the_pseudo_outputs(make_layer):
     layer = make_layer(5, 3, n_pseudo=2, damping=1e-12)
     with torch.no_grad():
@@ -193,15 +182,6 @@ def test_samplers_have_the_same_marginals(make_layer, family, noise):
         assert_same_moments(draws["marginal"][:, row], draws["joint"][:, row])
         assert_same_moments(draws["marginal"][:, row], draws["weights"][:, row])
     assert_same_moments(draws["joint"].flatten(1), draws["weights"].flatten(1))  # these two, with all correlations
-
-
-def test_sampled_weights_are_functions(make_layer):
-    layer, x = make_layer(5, 2, n_pseudo=3, max_noise=QUIET), rows(2, 5)
-    W = layer.sample_weight((20_000,))
-    torch.testing.assert_close(layer.apply_weight(x, W[0]), augmented(x) @ W[0])
-    predictive = layer.predictive(x)
-    draws = layer.apply_weight(x, W).detach()
-    assert_moments(stacked(draws), predictive.mean.mT.flatten(), predictive.covariance_matrix.detach())
 
 
 def test_prior_weights_are_standard_normal(make_layer):

@@ -5,10 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-import vmg
-from reference import tensors_of
-from vmg.nn import MLP, BayesianModule, MatrixGaussianLinear, fixed_draw, kl_divergence, to_plain, use_generator
-from vmg.priors import GammaPrior
+from vmg.nn import MLP, MatrixGaussianLinear, fixed_draw, kl_divergence, to_plain, use_generator
 
 
 def rows(n, n_features=3):
@@ -49,13 +46,6 @@ def test_n_pseudo_per_layer():
     assert [layer.n_pseudo for layer in MLP(6, (4,), 2, n_pseudo=3).layers] == [3, 3]
 
 
-def test_layers_share_no_prior():
-    """Each layer infers its own precisions."""
-    first, second = MLP(3, (4,), 2, prior=GammaPrior(conjugate=False)).layers
-    assert first.prior is not second.prior
-    assert not {id(p) for p in first.parameters()} & {id(p) for p in second.parameters()}
-
-
 @pytest.mark.parametrize(
     ("activation", "function"),
     [
@@ -78,17 +68,6 @@ def test_activations_and_the_mean_network_as_plain_modules(build, activation, fu
     torch.testing.assert_close(plain(x), three(function(two(function(one(x))))))
 
 
-@pytest.mark.parametrize("family", ["diagonal", "rank_one", "dense"])
-@pytest.mark.parametrize(("n_pseudo", "zero_mean"), [(0, False), (2, False), (2, True)])
-def test_folded_networks_are_the_unfolded(build, family, n_pseudo, zero_mean):
-    options = {"row_covariance": family, "column_covariance": family, "zero_mean": zero_mean}
-    network, x = build(3, (4,), 2, n_pseudo=n_pseudo, **options), rows(6)
-    hidden = network.activation(network.layers[0].predictive(x[:2]).mean)
-    expected = network.layers[1].predictive(hidden).mean  # the conditional mean, never folded
-    torch.testing.assert_close(network.forward_mean(x[:2]), expected)
-    torch.testing.assert_close(to_plain(network)(x[:2]), expected)
-
-
 @pytest.mark.parametrize("prior", [False, True])
 @pytest.mark.parametrize("n_pseudo", [0, 2])
 def test_sampled_functions_are_consistent_across_inputs(build, n_pseudo, prior):
@@ -103,18 +82,6 @@ def test_sampled_functions_are_consistent_across_inputs(build, n_pseudo, prior):
     assert not values.requires_grad
 
 
-def test_sampled_functions_of_one_layer_follow_its_predictive(build):
-    network, x = build(3, (), 1), rows(2)
-    S = 20_000
-    values = network.sample_functions(S)(x).squeeze(-1)
-    predictive = network.layers[0].predictive(x)
-    mean, covariance = predictive.mean.squeeze(-1), predictive.covariance_matrix
-    variance = covariance.diagonal()
-    assert ((values.mean(0) - mean) / (variance / S).sqrt()).abs().max() < 5
-    error = ((variance[:, None] * variance + covariance.square()) / S).sqrt()
-    assert ((values.mT.cov() - covariance) / error).abs().max() < 5
-
-
 @pytest.mark.parametrize("scale", [1.0, 0.1])
 def test_prior_functions_ignore_the_posterior(scale):
     """Of one layer with prior MN(0, I, I): variance |x̂|²; posterior parameters play no part."""
@@ -126,15 +93,6 @@ def test_prior_functions_ignore_the_posterior(scale):
     variance = (x.square().sum(-1) + 1) / 4
     assert (values.mean(0) / (variance / S).sqrt()).abs().max() < 5
     assert ((values.var(0) / variance - 1) * math.sqrt(S / 2)).abs().max() < 5
-
-
-def test_batch_of_networks_is_a_loop(build):
-    batch, x = build(3, (4,), 2, n_pseudo=2, batch_shape=(3,)), rows(6)
-    for k in range(3):
-        single = MLP(3, (4,), 2, n_pseudo=2).double()
-        single.load_state_dict({key: value[k] for key, value in tensors_of(batch)})
-        torch.testing.assert_close(batch.forward_mean(x)[k], single.forward_mean(x))
-        torch.testing.assert_close(kl_divergence(batch)[k], kl_divergence(single))
 
 
 @pytest.mark.parametrize(
@@ -164,10 +122,3 @@ def test_networks_inside_other_models_become_plain(build):
     assert type(model[0]) is MLP
     with fixed_draw(network):
         torch.testing.assert_close(to_plain(network)(x), network(x))
-
-
-def test_frozen_draws_of_a_network(build):
-    network, x = build(3, (4,), 2, n_pseudo=2), rows(6)
-    served = vmg.freeze_draws(network, 3)
-    assert served(x).mean.shape == (6, 2)
-    assert not any(isinstance(part, BayesianModule) for part in served.modules())

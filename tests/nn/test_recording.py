@@ -1,6 +1,5 @@
 """Programs that are recorded, compiled, exported or transformed: no value is looked at, no memory misread."""
 
-import copy
 import pickle
 import subprocess
 import sys
@@ -8,6 +7,7 @@ import warnings
 
 import pytest
 import torch
+from layer_inputs import Divergence
 from torch import nn
 from torch.func import functional_call, grad, jacrev, vmap
 
@@ -88,15 +88,6 @@ def test_gradients_of_transforms_are_those_of_autograd(n_pseudo, pseudo_noise):
     for name, p in model.named_parameters():
         torch.testing.assert_close(found[name], torch.zeros_like(p) if p.grad is None else p.grad, msg=name)
     assert torch.isfinite(functional_call(model, parameters, (x,)) - y).all()
-
-
-class Divergence(nn.Module):
-    def __init__(self, layer):
-        super().__init__()
-        self.layer = layer
-
-    def forward(self):
-        return self.layer.kl_divergence()
 
 
 @pytest.mark.works_with("`vmap`, `jacrev`", '`fixed_draw`, or `randomness="different"` to draw')
@@ -183,24 +174,6 @@ def test_the_mean_network_is_exported_without_a_trace_of_the_library():
 
 
 # -- memory -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("width", [4, 200])
-def test_a_step_sees_strides(width):
-    """A parameter that is a transposed view, small enough to be gathered or not, trains as its contiguous copy."""
-    x, y = torch.randn(20, 3), torch.randn(20, 1)
-    straight = MLP(3, (width, width), 1)
-    turned = copy.deepcopy(straight)
-    for layer in turned.layers:
-        layer.loc = nn.Parameter(layer.loc.detach().mT.contiguous().mT)
-        assert width == 1 or not layer.loc.is_contiguous() or 1 in layer.loc.shape
-    from vmg.training import train
-
-    for network in (straight, turned):
-        generator = torch.Generator().manual_seed(0)
-        train(network, KnownNoiseLikelihood(1.0), x, y, n_steps=3, generator=generator, averaging=None)
-    for a, b in zip(straight.parameters(), turned.parameters(), strict=True):
-        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
 
 
 def test_tokens_are_trained_on():

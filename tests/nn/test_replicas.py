@@ -6,7 +6,6 @@ import io
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 import vmg
 from reference import assert_close
@@ -141,24 +140,6 @@ def test_gradients_are_those_of_each_model(make):
                 parameter -= parameter.grad
     for model, other in zip(models, moved.members(), strict=True):
         assert_close(dict(other.named_parameters()), dict(model.named_parameters()))
-
-
-def test_training_together_is_training_each():
-    torch.manual_seed(0)
-    models, x, y = [mlp() for _ in range(3)], rows(40), torch.randint(2, (40,))
-    together = Replicas(models)
-    optimiser = torch.optim.AdamW(together.parameters(), lr=0.01)
-    for _ in range(20):
-        optimiser.zero_grad()
-        (3 * F.cross_entropy(together(x).flatten(0, 1), y.repeat(3))).backward()
-        optimiser.step()
-    for model, other in zip(models, together.members(), strict=True):
-        optimiser = torch.optim.AdamW(model.parameters(), lr=0.01)
-        for _ in range(20):
-            optimiser.zero_grad()
-            F.cross_entropy(model(x), y).backward()
-            optimiser.step()
-        assert_close(other(x), model(x))
 
 
 @pytest.mark.parametrize("n_rows", [1, 6, 7])
