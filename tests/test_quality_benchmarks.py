@@ -104,6 +104,35 @@ def test_the_study_measures_resumes_and_shows(tmp_path, monkeypatch):
     assert (tmp_path / "study.png").stat().st_size > 0
 
 
+def test_a_broken_column_costs_a_method_that_uses_it():
+    import study
+
+    x = np.random.default_rng(0).normal(size=(80, 2))
+    frame = pd.DataFrame(x, columns=["a", "b"]).assign(y=3 * x[:, 0])
+    task = study.Task("numeric", "t", "random", frame, "y", "regression", study.Holdout(share=0.25))
+    broken = study.replace(task, split="broken", broken="a")
+    whole, shuffled = (study.measure(one, one.plan(), "linear") for one in (task, broken))
+    assert whole["rmse"] < 0.1 < 0.5 < shuffled["rmse"]
+    assert broken.plan().rows["a"].sort_values().tolist() == frame["a"].sort_values().tolist()
+
+
+def test_a_class_left_out_is_told_by_unsure_predictions():
+    import study
+
+    rng = np.random.default_rng(0)
+    corner = np.array([[-9.0, 0.0], [9.0, 0.0], [0.0, 0.0]])
+    label = np.arange(120) % 3
+    frame = pd.DataFrame(corner[label] + rng.normal(size=(120, 2)), columns=["a", "b"]).assign(
+        y=np.array(list("uvw"))[label]
+    )
+    task = study.Task("classes", "t", study.LEFT_OUT, frame, "y", "classification", study.Holdout(share=0.25))
+    plan = task.plan()
+    assert study.measure(task, plan, "linear")["auroc"] > 0.9  # the third class lies between the two others
+    assert study.measure(task, plan, study.BASE_RATE)["auroc"] == 0.5
+    records = [study.measure(study.replace(task, table=f"{n}"), plan, m) for n in range(3) for m in ("table", "linear")]
+    assert "**Classes, a class left out: 3 tables**" in study.summary(records, "classification", study.LEFT_OUT)
+
+
 def test_the_evidence_is_scikit_learns_and_its_gradient_is_right():
     from gaussian_process import JITTER, evidence
 

@@ -203,12 +203,16 @@ class Plan:
         truth, mean, log_prob, ends, crps = model.number_parts(rows, coverage)
         return score_numbers(truth, mean, log_prob, crps, ends)
 
-    def score_rival(self, rival: Rival, split: Split, coverage: float) -> dict[str, list[float]]:
-        """Scores of another method by row; it reads the table as the default does, without statistics of the target."""
+    def rival_rows(self, split: Split) -> tuple[RivalRows, RivalRows]:
+        """Rows to fit to and rows to score, as other methods take them: read as the default reads, but for the target."""
         left_out = [name for name in self.choices.ignored if name != self.target]
-        fitted_rows, held_rows = (self.rows.iloc[part].drop(columns=left_out) for part in split)
-        encoder = TableEncoder.fit(fitted_rows, self.choices, target=self.target)
-        fitted, held = (RivalRows.of(encoder, part) for part in (fitted_rows, held_rows))
+        fitted, held = (self.rows.iloc[part].drop(columns=left_out) for part in split)
+        encoder = TableEncoder.fit(fitted, self.choices, target=self.target)
+        return RivalRows.of(encoder, fitted), RivalRows.of(encoder, held)
+
+    def score_rival(self, rival: Rival, split: Split, coverage: float) -> dict[str, list[float]]:
+        """Scores of another method by row."""
+        fitted, held = self.rival_rows(split)
         y, truth = (self.values[part] for part in split)
         if self.task == "classification":
             classes, places = np.unique(y, return_inverse=True)
