@@ -34,15 +34,9 @@ def compare(
         ),
     ] = None,
     folds: Annotated[int, typer.Option(metavar="K", min=2, help="Hold out each of K folds in turn.")] = 5,
-    by: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Hold out whole groups of rows, such as shops.")
-    ] = None,
-    time: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Predict later rows by this column from earlier ones.")
-    ] = None,
-    gap: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Hold out blocks inside the range of this column.")
-    ] = None,
+    by: Annotated[str | None, options.column(help="Hold out whole groups of rows, such as shops.")] = None,
+    time: Annotated[str | None, options.column(help="Predict later rows by this column from earlier ones.")] = None,
+    gap: Annotated[str | None, options.column(help="Hold out blocks inside the range of this column.")] = None,
     task: options.TaskOption = options.TaskChoice.auto,
     coverage: options.CoverageOption = 0.9,
     *,
@@ -60,8 +54,7 @@ def compare(
         ),
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="FILE", help="Write a page: .html, or Markdown by another name."),
+        Path | None, options.output(metavar="FILE", help="Write a page: .html, or Markdown by another name.")
     ] = None,
     json: options.JsonOption = False,
     quiet: options.QuietOption = False,
@@ -81,24 +74,23 @@ def compare(
     kept = check_output(results or Path(f"{stem(data)}.compare.jsonl"), data)
     holdout = Holdout(folds=folds, by=by, time=time, gap=gap)
     frame, notes = read_table(data, **choices.reading)
-    silent = quiet or json
-    for note in [] if silent else notes:
+    for note in [] if quiet or json else notes:
         bullet(note)
     settings: dict[str, Any] = {"task": options.asked_task(task), "options": options.estimator_options(preset, seed)}
     settings["choices"] = choices if by is None else replace(choices, types={**choices.types, by: "ignore"})
     TableModel.check(frame, target, **settings)  # mistakes are said before any work
-    asked: dict[str, Any] = {"rivals": None if rivals is None else options.split_names(rivals), "coverage": coverage}
+    asked = None if rivals is None else options.split_names(rivals)
     watched: dict[str, Any] = {"watch": partial(TrainingBar, quiet=quiet), "tell": None if quiet else say_aside}
-    comparison = compare_table(frame, target, **asked, holdout=holdout, results=kept, **settings, **watched)
+    settings |= {"holdout": holdout, "coverage": coverage, "results": kept, **watched}
+    comparison = compare_table(frame, target, rivals=asked, **settings)
     if page is not None:
         with replacing(page) as temporary:
             made = render_comparison(comparison, f"{target} in {data}") if page.suffix == ".html" else f"{comparison}\n"
             temporary.write_text(made, encoding="utf-8")
     if json:
-        extra = {"gains": comparison.gains, "advice": comparison.advice, "notes": comparison.notes}
-        print_json(
-            {"target": target, "task": comparison.task, **comparison.to_document(), "methods": comparison.rows, **extra}
-        )
+        more = {"methods": comparison.rows, "gains": comparison.gains, "advice": comparison.advice}
+        document = {"target": target, "task": comparison.task, **comparison.to_document(), **more}
+        print_json({**document, "notes": comparison.notes})
     elif not quiet:
         print_comparison(f"'{target}' in {data}, {comparison.held_out}", comparison)
         say(comparison.advice)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from vmg.cli import options
 from vmg.cli.output import TrainingBar, print_table, say
 
@@ -17,9 +15,7 @@ GRID = (-6.0, 6.0, 241)  # of the figure; data are in [-4, 4]
 
 
 def demo(
-    out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where the figure and the model go.")
-    ] = Path("demo"),
+    out: Annotated[Path, options.output(metavar="FOLDER", help="Where the figure and the model go.")] = Path("demo"),
     quiet: options.QuietOption = False,
     debug: options.DebugOption = False,
 ) -> None:
@@ -40,9 +36,8 @@ def demo(
     whole = load_diabetes(as_frame=True, scaled=False).frame.rename(columns={"target": "progression"})
     whole = whole.iloc[np.random.default_rng(SEED).permutation(len(whole))].reset_index(drop=True)
     n_fit = len(whole) - round(HELD_OUT * len(whole))
-    problems = {"toy, x³": (toy, "y"), "diabetes": ([whole[:n_fit], whole[n_fit:]], "progression")}
     models, lines = {}, []
-    for name, ([rows, held], target) in problems.items():
+    for name, target, rows, held in (("toy, x³", "y", *toy), ("diabetes", "progression", whole[:n_fit], whole[n_fit:])):
         with TrainingBar(name, quiet=quiet) as bar:
             model = TableModel.fit(rows, target, options={"random_state": SEED}, callbacks=[bar])
         scores, seconds = model.evaluate(held, COVERAGE), model.estimator.history_.last.seconds

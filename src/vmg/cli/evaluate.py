@@ -9,16 +9,6 @@ from vmg.cli.output import print_json, print_table, say, waiting
 __all__ = ["evaluate"]
 
 WORTH_SAYING = 0.05  # share of rows of the fit; some tables have equal rows by chance
-SCORE_MEANINGS = {
-    "rmse": "root mean squared error, in the target's units",
-    "r2": "share of the target's variance explained",
-    "log_likelihood": "mean log density, or probability, of the truth; higher is better",
-    "crps": "continuous ranked probability score; lower is better",
-    "width": "mean width of the intervals",
-    "accuracy": "share of rows whose likeliest class is right",
-    "brier": "Brier score, 0 (best) to 2",
-    "ece": "expected calibration error of the likeliest class",
-}
 
 
 def evaluate(
@@ -33,7 +23,7 @@ def evaluate(
 
     Of a fleet, each row is scored by the model of its own group.
     """
-    from vmg.review.comparison import SCORE_NAMES
+    from vmg.review.comparison import SCORES
     from vmg.tables.cells import count, short
 
     fitted, frame = load_both(model, data, quiet=json, decimal=decimal)
@@ -45,9 +35,10 @@ def evaluate(
         print_json({"target": fitted.target, "task": fitted.task, **scores, **about})
         return
     rows = int(scores.pop("rows"))
-    meanings = SCORE_MEANINGS | {"coverage": f"share of truths inside their {coverage:.0%} intervals"}
-    beside = {name: short(value) for name, value in base_rate.items()}
-    lines = [[SCORE_NAMES[n], short(value), beside.get(n, ""), meanings[n]] for n, value in scores.items()]
+    beside, lines = {name: short(value) for name, value in base_rate.items()}, []
+    for key, value in scores.items():
+        name, meaning = SCORES[key]
+        lines.append([name, short(value), beside.get(key, ""), meaning.format(coverage=coverage)])
     title = f"{fitted.task} of '{fitted.target}' on {count(rows, 'row')}"
     print_table(title, ["", "model", "base rate", ""], lines, meanings=True)
     if trained_on >= WORTH_SAYING:

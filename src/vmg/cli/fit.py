@@ -28,8 +28,7 @@ def fit(
     data: options.DatasetArgument,
     target: options.TargetOption,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="MODEL", help="Where the model goes.", show_default="DATA's name, .vmg"),
+        Path | None, options.output(metavar="MODEL", help="Where the model goes.", show_default="DATA's name, .vmg")
     ] = None,
     task: options.TaskOption = options.TaskChoice.auto,
     likelihood: Annotated[
@@ -51,9 +50,7 @@ def fit(
     no_holdout: Annotated[bool, options.scored("--no-holdout", help="Fit once, to all rows, without a score.")] = False,
     conformal: Annotated[
         float,
-        typer.Option(
-            metavar="SHARE", help="Set aside this share of rows to calibrate intervals, so that their coverage holds."
-        ),
+        typer.Option(metavar="SHARE", help="Share of the rows to calibrate intervals, so that their coverage holds."),
     ] = 0.0,
     preset: Annotated[
         options.Preset, options.network(metavar="PRESET", help="fast, default or best.")
@@ -70,17 +67,11 @@ def fit(
     ] = False,
     seed: options.SeedOption = 0,
     resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume",
-            help="Go on after Ctrl-C: held-out fits that were finished are not done again.",
-        ),
+        bool, typer.Option("--resume", help="Go on after Ctrl-C: held-out fits that were finished are not done again.")
     ] = False,
     stream: Annotated[
         bool | None,
-        options.engine(
-            "--stream/--in-memory", help="Read DATA a batch at a time, or whole.", show_default="by its size"
-        ),
+        options.engine("--stream/--in-memory", help="Read DATA a batch at a time, or not.", show_default="by size"),
     ] = None,
     by: Annotated[
         str | None, options.engine(metavar="COLUMN", help="Fit one model for each value of this column, into a folder.")

@@ -16,32 +16,10 @@ if TYPE_CHECKING:
     from vmg.tables.inputs import Task
 
 __all__ = [
-    "FIRST_LOOK",
-    "PAPER",
-    "TABLE",
-    "CoverageOption",
-    "DataArgument",
-    "DatasetArgument",
-    "DebugOption",
-    "DecimalOption",
-    "JobsOption",
-    "JsonOption",
-    "ModelArgument",
-    "Preset",
-    "QuietOption",
-    "SeedOption",
-    "TargetOption",
-    "TaskChoice",
-    "TaskOption",
-    "asked_task",
-    "engine",
-    "estimator_options",
-    "network",
-    "reads_table",
-    "refuse_options",
-    "require_likelihood",
-    "scored",
-    "split_names",
+    *("FIRST_LOOK", "PAPER", "TABLE", "CoverageOption", "DataArgument", "DatasetArgument", "DebugOption"),
+    *("DecimalOption", "JobsOption", "JsonOption", "ModelArgument", "Preset", "QuietOption", "SeedOption"),
+    *("TargetOption", "TaskChoice", "TaskOption", "asked_task", "column", "engine", "estimator_options", "network"),
+    *("output", "reads_table", "refuse_options", "require_likelihood", "scored", "split_names"),
 ]
 
 TABLE, FIRST_LOOK, PAPER = "Your table", "A first look", "The paper"  # headings of the commands
@@ -49,8 +27,10 @@ TABLE, FIRST_LOOK, PAPER = "Your table", "A first look", "The paper"  # headings
 network = partial(typer.Option, rich_help_panel="Network and training")  # options under a heading of the help
 scored = partial(typer.Option, rich_help_panel="Score on held-out rows")
 engine = partial(typer.Option, rich_help_panel="Large data")
+column = partial(typer.Option, metavar="COLUMN")
+output = partial(typer.Option, "--out", "-o")
 _reading = partial(typer.Option, rich_help_panel="How the table is read")
-_output = partial(typer.Option, rich_help_panel="Output")
+_printed = partial(typer.Option, rich_help_panel="Output")
 
 TaskChoice = Enum("TaskChoice", {"auto": "auto", "regression": "regression", "classification": "classification"})
 Preset = Enum("Preset", {"fast": "fast", "default": "default", "best": "best"})
@@ -86,9 +66,9 @@ CoverageOption = Annotated[
 ]
 SeedOption = Annotated[int, network(metavar="N", min=0, max=2**32 - 1, help="Same seed and table, same model.")]
 JobsOption = Annotated[int, engine("--jobs", metavar="N", help="Processes at once; -1 takes all cores.")]
-JsonOption = Annotated[bool, _output("--json", help="Print one JSON document and nothing else.")]
-QuietOption = Annotated[bool, _output("--quiet", "-q", help="Print nothing but errors.")]
-DebugOption = Annotated[bool, _output("--debug", expose_value=False, help="Show the traceback of an error.")]
+JsonOption = Annotated[bool, _printed("--json", help="Print one JSON document and nothing else.")]
+QuietOption = Annotated[bool, _printed("--quiet", "-q", help="Print nothing but errors.")]
+DebugOption = Annotated[bool, _printed("--debug", expose_value=False, help="Show the traceback of an error.")]
 DecimalOption = Annotated[
     str | None, _reading(metavar="MARK", help="The decimal mark, . or , in all columns.", show_default="detected")
 ]
@@ -118,18 +98,12 @@ def _make_choices(
     ignore: Annotated[list[str] | None, _reading(metavar=COLUMNS, help="Columns to leave out.")] = None,
     date_format: Annotated[
         list[str] | None,
-        _reading(
-            metavar="[COLUMN=]FORMAT", help="How dates are written, such as %d/%m/%Y, or sold=%d/%m/%Y for one column."
-        ),
+        _reading(metavar="[COLUMN=]FORMAT", help="How dates are written, such as %d/%m/%Y, or sold=%d/%m/%Y for one."),
     ] = None,
     decimal: DecimalOption = None,
     na: Annotated[
         list[str] | None,
-        _reading(
-            metavar="WORD,...",
-            help="Words that mean a missing cell, as an empty one does.",
-            show_default="NA, ?, - and the like",
-        ),
+        _reading(metavar="WORD,...", help="Words that mean a missing cell.", show_default="NA, ?, - and the like"),
     ] = None,
     no_header: Annotated[
         bool, _reading("--no-header", help="The first line is a row; columns are called 'column 1', 'column 2', ...")
@@ -155,8 +129,7 @@ def _make_choices(
 def reads_table(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of how a table is read, in the place of its parameter ``choices``."""
     unknown = {"TableChoices": Any}  # imported when a command runs
-    own = inspect.signature(command, eval_str=True, locals=unknown)
-    reading = inspect.signature(_make_choices, eval_str=True, locals=unknown).parameters
+    own, reading = (inspect.signature(one, eval_str=True, locals=unknown) for one in (command, _make_choices))
 
     @wraps(command)
     def run(**given: Any) -> None:
@@ -165,11 +138,11 @@ def reads_table(command: Callable[..., None]) -> Callable[..., None]:
             refuse_options(
                 "is for text files; others have types and names", na=given["na"], no_header=given["no_header"]
             )
-        command(choices=_make_choices(**{name: given.pop(name) for name in reading}), **given)
+        command(choices=_make_choices(**{name: given.pop(name) for name in reading.parameters}), **given)
 
-    parameters = []
+    parameters: list[inspect.Parameter] = []
     for name, parameter in own.parameters.items():
-        parameters += list(reading.values()) if name == "choices" else [parameter]
+        parameters += reading.parameters.values() if name == "choices" else [parameter]
     run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
@@ -195,8 +168,7 @@ def require_likelihood(name: str, task: str | None) -> None:
         return
     from vmg.likelihoods.families import LIKELIHOODS
 
-    known = [key for key, likelihood in LIKELIHOODS.items() if not likelihood.paired]
-    why = ""
+    known, why = [key for key, likelihood in LIKELIHOODS.items() if not likelihood.paired], ""
     if name in LIKELIHOODS and name not in known:
         why = f"{name} takes two numbers a row; use TableRegressor(likelihood={name!r}) in Python"
     elif name not in known:

@@ -28,16 +28,8 @@ if TYPE_CHECKING:
     from vmg.training import Progress
 
 __all__ = [
-    "TrainingBar",
-    "bullet",
-    "print_comparison",
-    "print_error",
-    "print_json",
-    "print_table",
-    "say",
-    "say_aside",
-    "visible",
-    "waiting",
+    *("TrainingBar", "bullet", "print_comparison", "print_error", "print_json", "print_table", "say", "say_aside"),
+    *("visible", "waiting"),
 ]
 
 # what moves a cursor, changes colours, turns the direction of writing or is not seen at all; tab and newline do no
@@ -109,11 +101,11 @@ def print_table(title: str, header: Sequence[str], rows: Iterable[Iterable[str]]
 
 def print_comparison(title: str, comparison: Comparison) -> None:
     """Scores of several methods that 80 columns can show, best first, and one sentence; pages and JSON have all."""
-    from vmg.review.comparison import SCORE_NAMES
+    from vmg.review.comparison import SCORES
     from vmg.tables.cells import short
 
     keys = [key for key in comparison.rows[0] if key not in ("method", "mae", "width", "seconds", "rank")]
-    names = [SCORE_NAMES[key].replace(" ", "\n").replace("-", "-\n") for key in keys]
+    names = [SCORES[key][0].replace(" ", "\n").replace("-", "-\n") for key in keys]
     rows = [[row["method"], *(short(row[key]) for key in keys), f"{row['seconds']:.2f}"] for row in comparison.rows]
     print_table(title, ["", *names, "CPU s"], rows)
     say(comparison.sentence)

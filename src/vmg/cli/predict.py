@@ -25,9 +25,7 @@ def predict(
     data: options.DatasetArgument,
     out: Annotated[
         str,
-        typer.Option(
-            "--out",
-            "-o",
+        options.output(
             metavar="FILE",
             help="CSV (also .gz) or Parquet, by its ending; - prints CSV. A dataset needs a folder, FOLDER/.",
         ),
@@ -38,12 +36,10 @@ def predict(
         typer.Option(metavar="COLUMN,...", help="Columns to write beside the predictions, such as keys of rows."),
     ] = None,
     outside: Annotated[
-        OutsideChoice,
-        typer.Option(metavar="WAY", help="Values outside the training range: flag, clip or error."),
+        OutsideChoice, typer.Option(metavar="WAY", help="Values outside the training range: flag, clip or error.")
     ] = OutsideChoice.flag,
     point: Annotated[
-        PointChoice,
-        typer.Option(metavar="POINT", help="The one number that is predicted: mean or median."),
+        PointChoice, typer.Option(metavar="POINT", help="The one number that is predicted: mean or median.")
     ] = PointChoice.mean,
     above: Annotated[
         list[float] | None,

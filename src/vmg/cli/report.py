@@ -18,9 +18,7 @@ __all__ = ["report"]
 def report(
     model: options.ModelArgument,
     data: options.DataArgument,
-    out: Annotated[
-        str, typer.Option("--out", "-o", metavar="FILE", help="Where the page goes; - prints it.")
-    ] = "report.html",
+    out: Annotated[str, options.output(metavar="FILE", help="Where the page goes; - prints it.")] = "report.html",
     group: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="The group of a fleet that the page is about.", show_default="the largest"),

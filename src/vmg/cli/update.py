@@ -19,9 +19,7 @@ def update(
     data: options.DatasetArgument,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            "-o",
+        options.output(
             metavar="MODEL",
             help="Where it goes. In place, the model as it was is kept beside it, with the ending .before.",
             show_default="MODEL itself",

@@ -18,7 +18,7 @@ from vmg.files import replacing
 from vmg.report import facts, figures
 from vmg.report.facts import Contents, Intervals
 from vmg.report.panel import short
-from vmg.review.comparison import OWN, SCORE_NAMES, Comparison
+from vmg.review.comparison import OWN, SCORES, Comparison
 from vmg.review.remarks import column_facts, table_remarks
 from vmg.tables import TableError
 
@@ -138,8 +138,9 @@ def _describe(contents: Contents, intervals: Intervals | None, row: int) -> dict
 
 def render_comparison(comparison: Comparison, title: str) -> str:
     """A comparison as a page."""
-    score = SCORE_NAMES["crps" if comparison.task == "regression" else "brier"]
-    about: dict[str, Any] = {"comparison": comparison, "title": title, "names": SCORE_NAMES, "score": score, "own": OWN}
+    names = {key: name for key, (name, _) in SCORES.items()}
+    score = names["crps" if comparison.task == "regression" else "brier"]
+    about: dict[str, Any] = {"comparison": comparison, "title": title, "names": names, "score": score, "own": OWN}
     return _render("comparison.html", **about, figure=figures.difference_figure(comparison.gains))
 
 

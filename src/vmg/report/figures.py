@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
@@ -50,7 +51,7 @@ def regression_figures(contents: Contents, intervals: Intervals, target: str) ->
     logarithmic = is_logarithmic(contents)
     figures = {
         "intervals": interval_bars(contents, intervals, name, logarithmic),
-        "shares": shares_of_ignorance(contents.uncertainty, contents.ignorance_share, "variance"),
+        "shares": shares_of_ignorance(contents, "variance"),
     }
     if contents.scores is None:
         return figures | {"target": _histogram(mean, f"predicted {name}")}
@@ -171,7 +172,7 @@ def classification_figures(contents: Contents, reliability: list[Bin]) -> dict[s
     classes = [str(name) for name in contents.prediction.classes]
     figures = {
         "target": _class_shares(contents, classes),
-        "shares": shares_of_ignorance(contents.uncertainty, contents.ignorance_share, "uncertainty"),
+        "shares": shares_of_ignorance(contents, "uncertainty"),
     }
     if contents.scores is None:
         return figures
@@ -210,12 +211,10 @@ def _confusion(ax: Axes, contents: Contents, classes: list[str]) -> None:
     for i, j in np.ndindex(n, n):
         if counts[i, j]:
             # never so dark that ink on it cannot be read
-            cell = Rectangle((j - 0.5, i - 0.5), 1, 1, alpha=0.06 + 0.5 * share[i, j], linewidth=0)
-            cell.set_facecolor(Colour.BLUE if i == j else Colour.RED)
-            ax.add_patch(cell)
-        weight = "bold" if i == j else "normal"
-        colour = Colour.INK if counts[i, j] else Colour.MUTED
-        ax.text(j, i, f"{counts[i, j]:,}", ha="center", va="center", weight=weight, color=colour)
+            fill: Any = {"facecolor": Colour.BLUE if i == j else Colour.RED, "alpha": 0.06 + 0.5 * share[i, j]}
+            ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, linewidth=0, **fill))
+        how: Any = {"weight": "bold" if i == j else "normal", "color": Colour.INK if counts[i, j] else Colour.MUTED}
+        ax.text(j, i, f"{counts[i, j]:,}", ha="center", va="center", **how)
     names = [short(classes[k], 16) for k in kept]
     long = max(len(name) for name in names) * n > 60
     ax.set_xticks(range(n), names, rotation=35 if long else 0, ha="right" if long else "center")
@@ -260,18 +259,22 @@ def _rejection(ax: Axes, contents: Contents) -> None:
 # -- both --------------------------------------------------------------------------------------------------------------
 
 
+def _whiskers(ax: Axes, place: Any, low: Any, middle: Any, high: Any, colour: str) -> None:
+    """A dot and a bar in each row."""
+    ax.hlines(place, low, high, color=colour, alpha=0.45, linewidth=2.8)
+    ax.scatter(middle, place, s=20, color=colour, zorder=3)
+
+
 @picture("Influence of each column")
 def influence_figure(ax: Axes, influences: list[Influence], unit: str) -> None:
     """How far each column moves predictions."""
-    place = np.arange(len(influences))
     rows_height(ax, len(influences))
     mean, low, high = np.array([influence[1:] for influence in influences]).T
-    ax.hlines(place, low, high, color=Colour.BLUE, alpha=0.4, linewidth=3)
-    ax.scatter(mean, place, s=24, color=Colour.BLUE, zorder=3)
+    _whiskers(ax, np.arange(len(influences)), low, mean, high, Colour.BLUE)
     row_names(ax, [i.column for i in influences])
     ax.set_xlim(left=0)
     ax.set_xlabel(unit)
-    if unit.startswith("probability"):
+    if unit.startswith(PROBABILITY):
         percent_axis(ax.xaxis)
 
 
@@ -283,32 +286,19 @@ def difference_figure(ax: Axes, gains: Mapping[str, tuple[float, float]]) -> Non
     ax.axvline(0, color=Colour.MUTED, linewidth=0.9)
     for place, (low, high) in enumerate(map(gains.__getitem__, kept)):
         colour = Colour.BLUE if low > 0 else Colour.RED if high < 0 else Colour.MUTED
-        ax.hlines(place, low, high, color=colour, alpha=0.5, linewidth=3)
-        ax.scatter((low + high) / 2, place, s=24, color=colour, zorder=3)
+        _whiskers(ax, place, low, (low + high) / 2, high, colour)
     row_names(ax, kept)
 
 
-@picture("Shares of noise and ignorance", height=3.0, percent="y", xlim=(0, 1), ylim=(0, 1))
-def shares_of_ignorance(ax: Axes, uncertainty: Array, ignorance_share: Array, of: str) -> None:
+@picture("Shares of noise and ignorance", height=3.0, percent="y", xlim=(0, 1), ylim=(0, 1), xticks=[])
+def shares_of_ignorance(ax: Axes, contents: Contents, of: str) -> None:
     """How noise and ignorance share the uncertainty, from the most certain rows to the least."""
-    order = np.argsort(uncertainty, kind="stable")
-    groups = np.array_split(ignorance_share[order], min(40, len(order)))
-    share = np.array([group.mean() for group in groups])
+    ordered = contents.ignorance_share[np.argsort(contents.uncertainty, kind="stable")]
+    share = np.array([group.mean() for group in np.array_split(ordered, min(40, len(ordered)))])
     edges = np.linspace(0, 1, len(share) + 1)
-    ax.stairs(np.ones_like(share), edges, baseline=share, fill=True, color=Colour.MUTED, alpha=0.28)
-    ax.stairs(share, edges, fill=True, color=Colour.BLUE, alpha=0.6)
-    quarter = -(-len(share) // 4)
-    left, right = float(share[:quarter].mean()), float(share[-quarter:].mean())
-    sides = ((0.03, "left", left), (0.97, "right", right))
-    for name, (x, side, part) in zip(("ignorance", "noise"), sides if left > right else sides[::-1], strict=True):
-        room, y = (part, part / 2) if name == "ignorance" else (1 - part, 0.5 + part / 2)
-        if room > 0.08:
-            ax.text(x, y, name, ha=side, va="center")
-    ax.set_xticks([0.02, 0.98], ["most certain rows", "least certain rows"])
-    first, last = ax.get_xticklabels()
-    first.set_horizontalalignment("left")
-    last.set_horizontalalignment("right")
-    ax.set_ylabel(f"share of {of}")
+    ax.stairs(np.ones_like(share), edges, baseline=share, fill=True, color=Colour.MUTED, alpha=0.28, label="noise")
+    ax.stairs(share, edges, fill=True, color=Colour.BLUE, alpha=0.6, label="ignorance")
+    ax.set(xlabel="rows, from the most to the least certain", ylabel=f"share of {of}")
     ax.grid(visible=False)
 
 
@@ -366,8 +356,7 @@ def _levels(ax: Axes, effect: Effect, label: str, limits: tuple[float, float], c
     step = 0.16 if len(classes) > 1 else 0.0
     for order, (k, (colour, _)) in enumerate(zip(classes, CLASS_STYLES, strict=False)):
         shifted = place + step * (order - (len(classes) - 1) / 2)
-        ax.hlines(shifted, effect.low[:, k], effect.high[:, k], color=colour, alpha=0.45, linewidth=2.6)
-        ax.scatter(effect.mean[:, k], shifted, s=17, color=colour, zorder=3)
+        _whiskers(ax, shifted, effect.low[:, k], effect.mean[:, k], effect.high[:, k], colour)
     row_names(ax, [str(value) for value in effect.values], 18)
     ax.set(xlim=limits, xlabel=label)
     ax.xaxis.set_major_locator(MaxNLocator(5))

@@ -15,25 +15,25 @@ from vmg.review.rivals import BASE_RATE
 from vmg.tables.cells import listing, short
 from vmg.tables.inputs import Task
 
-__all__ = ["OWN", "SCORE_NAMES", "Comparison", "RowScores", "join_scores", "score_classes", "score_numbers"]
+__all__ = ["OWN", "SCORES", "Comparison", "RowScores", "join_scores", "score_classes", "score_numbers"]
 
 Array = NDArray[np.float64]
 OWN = "table"
 SURE = 2.0  # standard errors of a difference that is not taken for chance
 FASTER = 3.0  # times less processor time that speak for a method of equal quality
 MIN_GROUP = 10  # rows of a group whose coverage is looked at
-SCORE_NAMES = {  # for people; JSON has the keys
-    "accuracy": "accuracy",
-    "rmse": "RMSE",
-    "mae": "MAE",
-    "r2": "R2",
-    "log_likelihood": "log-likelihood",
-    "crps": "CRPS",
-    "brier": "Brier score",
-    "ece": "ECE",
-    "coverage": "inside interval",
-    "worst_group": "worst group",
-    "width": "width",
+SCORES = {  # the name and the meaning of each score; JSON has the keys
+    "rmse": ("RMSE", "root mean squared error, in the target's units"),
+    "mae": ("MAE", "mean absolute error, in the target's units"),
+    "r2": ("R2", "share of the target's variance explained"),
+    "log_likelihood": ("log-likelihood", "mean log density, or probability, of the truth; higher is better"),
+    "crps": ("CRPS", "continuous ranked probability score; lower is better"),
+    "coverage": ("inside interval", "share of truths inside their {coverage:.0%} intervals"),
+    "worst_group": ("worst group", "lowest share inside of a group"),
+    "width": ("width", "mean width of the intervals"),
+    "accuracy": ("accuracy", "share of rows whose likeliest class is right"),
+    "brier": ("Brier score", "from 0 (best) to 2"),
+    "ece": ("ECE", "expected calibration error of the likeliest class"),
 }
 MISSED = 0.05  # of a promised coverage: intervals that miss more are no equal of others
 

@@ -93,7 +93,7 @@ class Holdout:
             before = np.searchsorted(np.sort(values), values)  # rows with one value stay together
             return before * ((self.folds or 1) + 2) // n - 1
         groups = self.groups(frame)
-        if groups is not None:
+        if self.by is not None:
             order = rng.permutation(groups.max() + 1)
             if len(order) < 2:
                 raise TableError(f"the column '{self.by}' must have at least two groups to hold one out; it has one")
@@ -107,14 +107,18 @@ class Holdout:
             n_held = round(self.share * n)
             fold = np.ones(n, dtype=np.int64)
             fold[((np.arange(n_held) + 0.5) * n / max(n_held, 1)).astype(np.int64)] = 0  # evenly over the classes
-        return fold[np.argsort(order)][_first_copies(frame)]
+        return fold[np.argsort(order)][groups]
 
-    def groups(self, frame: pd.DataFrame) -> Rows | None:
-        """The group of each row; None where rows are not held out by groups."""
-        if self.by is None:
-            return None
-        require_columns(frame, [self.by])
-        return pd.factorize(to_texts(frame[self.by]).fillna(""))[0]
+    def groups(self, frame: pd.DataFrame) -> Rows:
+        """The rows that are one observation together: those of one group, or copies of a row.
+
+        Each number is that of a group, or the position of the first copy.
+        """
+        if self.by is not None:
+            require_columns(frame, [self.by])
+            return pd.factorize(to_texts(frame[self.by]).fillna(""))[0]
+        copies = pd.factorize(pd.util.hash_pandas_object(frame.astype(str), index=False))[0]
+        return np.unique(copies, return_index=True)[1][copies]
 
     def words(self, splits: list[Split]) -> str:
         """A few words about the rows that were held out."""
@@ -137,12 +141,6 @@ class Holdout:
             return ""
         how = "in whole groups" if self.by is not None else "at random"
         return f"Rows were held out {how}: that is no test of later dates; --time {dates[0]!r} holds out the last rows."
-
-
-def _first_copies(frame: pd.DataFrame) -> Rows:
-    """The first row that has the same cells as each row."""
-    copies, firsts = pd.factorize(pd.util.hash_pandas_object(frame.astype(str), index=False))
-    return np.unique(copies, return_index=True)[1][copies] if len(firsts) < len(frame) else np.arange(len(frame))
 
 
 def _ordered_values(frame: pd.DataFrame, name: str) -> NDArray[np.float64]:
@@ -189,9 +187,7 @@ class Plan:
             raise TooFewRowsError(f"{count(len(rows), 'row')} with a target are too few to hold some out")
         if known.task == "classification":  # no method can predict a class that no fitted row has
             splits = [(fitted, held[np.isin(known.values[held], known.values[fitted])]) for fitted, held in splits]
-        groups = holdout.groups(rows)
-        groups = _first_copies(rows) if groups is None else groups
-        return cls(rows, target, known.task, known.values, splits, groups, choices)
+        return cls(rows, target, known.task, known.values, splits, holdout.groups(rows), choices)
 
     def score_own(self, model: TableModel, held: Rows, coverage: float) -> dict[str, list[float]]:
         """Scores of a model by row; intervals are those that it predicts, conformal ones where it has them."""

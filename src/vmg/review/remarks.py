@@ -136,7 +136,8 @@ def _shift_remarks(column: NumberColumn, cells: Cells) -> list[str]:
     here = float(np.median(values))
     low, there, high = (column.quantiles[k] for k in (0, len(column.quantiles) // 2, -1))
     outside = float(np.mean((values < column.low) | (values > column.high)))
-    factor = _factor(here, there)
+    ratio = here / there if here * there > 0 else 0.0
+    factor = next((word for power, word in FACTORS.items() if 1 / NEAR <= ratio / power <= NEAR), "")
     far = abs(here - there) > SHIFTED * max(high - low, np.finfo(np.float64).tiny)
     if outside > 0.5 or far or (factor and not low <= here <= high):
         hint = f", about {factor} of it; was its unit changed?" if factor else "; is it the same quantity?"
@@ -144,11 +145,3 @@ def _shift_remarks(column: NumberColumn, cells: Cells) -> list[str]:
             f"Column '{column.name}' is unlike the training rows: its median is {here:.4g}, there {there:.4g}{hint}"
         )
     return remarks
-
-
-def _factor(here: float, there: float) -> str:
-    """The power of ten that lies between two medians; empty where none does."""
-    if here * there <= 0:
-        return ""
-    ratio = here / there
-    return next((word for factor, word in FACTORS.items() if 1 / NEAR <= ratio / factor <= NEAR), "")
