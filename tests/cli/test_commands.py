@@ -223,7 +223,7 @@ def test_demo(vmg_command, monkeypatch):
     monkeypatch.setattr("vmg.estimators.table_estimator.choose_size", lambda n_rows, *, classes: small)
     code, out, _ = vmg_command("demo", "--out", "shown")
     assert code == 0 and "RMSE" in out and "diabetes" in out
-    assert sorted(os.listdir("shown")) == ["diabetes.vmg", "diabetes_test.csv", "figure1.png"]
+    assert sorted(os.listdir("shown")) == ["diabetes.vmg", "diabetes_test.csv", "report.html"]
     code, out, _ = vmg_command("predict", "shown/diabetes.vmg", "shown/diabetes_test.csv")
     assert code == 0 and len(out.splitlines()) == 89
 

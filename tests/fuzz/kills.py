@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import functools
 import json
 import os
@@ -14,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +28,6 @@ from vmg_paper.experiments import results_file
 INTERRUPTED = (130, "error: interrupted\n")
 LONG = ("--max-iter", "1000000", "--hidden", "400,400")
 QUICK = ("--max-iter", "30", "--hidden", "4")
-SPLITS = 6
 
 
 @functools.cache
@@ -71,48 +69,32 @@ def saved_model() -> bytes:
 
 
 def _saving(rng: random.Random, folder: Path) -> None:
+    """One or two processes write one file, which is always a whole one of them."""
     path = folder / "model"
-    victim = start("save", path, folder=folder)
-    victim.end_after(rng.randrange(1, 30), rng.random() * 0.01, signal.SIGKILL)
-    number, told = read(path)[1]["number"], int(victim.told()[-1])
-    if number not in (told, told + 1):
-        raise Finding(f"file {number} is there after {told} was told")
+    running = [start("save", path, folder=folder) for _ in range(rng.randrange(1, 3))]
+    for victim in running:
+        victim.end_after(rng.randrange(1, 30), rng.random() * 0.01, signal.SIGKILL)
+        number, told = read(path)[1]["number"], int(victim.told()[-1])
+        if len(running) == 1 and number not in (told, told + 1):
+            raise Finding(f"file {number} is there after {told} was told")
 
 
 def _appending(rng: random.Random, folder: Path) -> None:
-    for writer in range(3):
-        _append_and_kill(rng, folder, [writer])
-
-
-def _two_writers(rng: random.Random, folder: Path) -> None:
-    _append_and_kill(rng, folder, [0, 1])
-    if rng.random() < 0.5:
-        _append_and_kill(rng, folder, [2])
-
-
-def _append_and_kill(rng: random.Random, folder: Path, writers: list[int]) -> None:
-    """Every told record is there once and in its order, and at most one more of each writer."""
+    """Every told record is there once and in its order, and at most one more of each of one or two writers."""
     path = folder / "results.jsonl"
-    before = results_file.read(path)
-    running = {writer: start("append", path, writer, folder=folder) for writer in writers}
-    for victim in running.values():
-        victim.end_after(rng.randrange(1, 60), rng.random() * 0.01, signal.SIGKILL)
-    records = results_file.read(path)
-    if records[: len(before)] != before:
-        raise Finding("records of a former run changed")
-    for writer, victim in running.items():
-        numbers = [int(r["number"]) for r in records if int(r["writer"]) == writer]
-        told = len(victim.told())
-        if numbers != list(range(len(numbers))) or len(numbers) not in (told, told + 1):
-            raise Finding(f"records {numbers[-3:]} of writer {writer} are there after {told} were told")
-
-
-def _two_savers(rng: random.Random, folder: Path) -> None:
-    path = folder / "model"
-    running = [start("save", path, folder=folder) for _ in range(2)]
-    for victim in running:
-        victim.end_after(rng.randrange(1, 20), rng.random() * 0.01, signal.SIGKILL)
-        read(path)
+    for writers in rng.choice((([0], [1], [2]), ([0, 1], [2]), ([0, 1],))):
+        before = results_file.read(path)
+        running = {writer: start("append", path, writer, folder=folder) for writer in writers}
+        for victim in running.values():
+            victim.end_after(rng.randrange(1, 60), rng.random() * 0.01, signal.SIGKILL)
+        records = results_file.read(path)
+        if records[: len(before)] != before:
+            raise Finding("records of a former run changed")
+        for writer, victim in running.items():
+            numbers = [int(r["number"]) for r in records if int(r["writer"]) == writer]
+            told = len(victim.told())
+            if numbers != list(range(len(numbers))) or len(numbers) not in (told, told + 1):
+                raise Finding(f"records {numbers[-3:]} of writer {writer} are there after {told} were told")
 
 
 @functools.cache
@@ -148,32 +130,6 @@ def _fit(rng: random.Random, folder: Path) -> None:
         vmg.load(model)
 
 
-@functools.cache
-def whole_results() -> list[dict]:
-    """What ``vmg reproduce`` earns when nobody kills it, but for times."""
-    with tempfile.TemporaryDirectory() as folder:
-        victim = start("reproduce", "--splits", SPLITS, "--out", "r.jsonl", folder=Path(folder))
-        assert victim.wait() == 0, victim.said()
-        return [{**r, "seconds": 0} for r in results_file.read(Path(folder, "r.jsonl"))]
-
-
-def _reproduce(rng: random.Random, folder: Path) -> None:
-    """A run that is killed some times earns each record once, and the same ones."""
-    path, expected = folder / "r.jsonl", whole_results()
-    assert len(expected) == SPLITS
-    for _ in range(3):
-        before = results_file.read(path)
-        victim = start("reproduce", "--splits", SPLITS, "--out", "r.jsonl", folder=folder)
-        victim.end_after(0, rng.random() * 0.3, signal.SIGKILL)
-        if results_file.read(path)[: len(before)] != before:
-            raise Finding("records of a former run changed")
-    victim = start("reproduce", "--splits", SPLITS, "--out", "r.jsonl", folder=folder)
-    code = victim.wait()
-    found = [{**r, "seconds": 0} for r in results_file.read(path)]
-    if code or found != expected:
-        raise Finding(f"a killed run ended with {code}, {victim.said()[-300:]!r} and {len(found)} records")
-
-
 def write_parts(folder: Path) -> None:
     """A dataset of three parts with shops."""
     (folder / "parts").mkdir()
@@ -201,7 +157,12 @@ RESUMABLE = {
     "scoring": ("predict", "m.vmg", "parts", "-o", "scored/", "--jobs", "1"),
     "fleet, two processes": ("fit", "parts", "-t", "y", "--by", "shop", *QUICK, "-o", "fleet", "--jobs", "2"),
     "scoring, two processes": ("predict", "m.vmg", "parts", "-o", "scored/", "--jobs", "2"),
+    "reproduce": ("--splits", "6", "--out", "r.jsonl"),
 }
+
+
+def _start(name: str, folder: Path) -> Victim:
+    return start("reproduce" if name == "reproduce" else "command", *RESUMABLE[name], folder=folder)
 
 
 def _outputs(folder: Path) -> dict[str, object]:
@@ -209,7 +170,8 @@ def _outputs(folder: Path) -> dict[str, object]:
     models = {path: vmg.load(path) for path in [*folder.glob("fleet/models/*"), *folder.glob("whole.vmg")]}
     rows = pd.read_parquet(folder / "parts" / "0.parquet")
     predicted = {str(path.relative_to(folder)): model.predict_frame(rows).to_csv() for path, model in models.items()}
-    return predicted | {path.name: path.read_bytes() for path in sorted(folder.glob("scored/*.parquet"))}
+    scored = {path.name: pd.read_parquet(path).to_csv() for path in folder.glob("scored/*.parquet")}
+    return {**predicted, **scored, "records": [{**r, "seconds": 0} for r in results_file.read(folder / "r.jsonl")]}
 
 
 @functools.cache
@@ -219,20 +181,20 @@ def whole_outputs(name: str) -> dict[str, object]:
         folder = Path(text)
         write_parts(folder)
         (folder / "m.vmg").write_bytes(model_of_parts())
-        victim = start("command", *RESUMABLE[name], folder=folder)
+        victim = _start(name, folder)
         assert victim.wait() == 0, victim.said()
         return _outputs(folder)
 
 
-def _resumable(rng: random.Random, folder: Path) -> None:
-    """A streamed fit, a fleet or a scoring that is killed some times ends with what one writes that is not."""
-    name = rng.choice(list(RESUMABLE))
+def _resumable(rng: random.Random, folder: Path, names: Sequence[str] = tuple(RESUMABLE)) -> None:
+    """A streamed fit, a fleet, a scoring or an experiment that is killed some times ends as one that is not."""
+    name = rng.choice(names)
     expected = whole_outputs(name)
     write_parts(folder)
     (folder / "m.vmg").write_bytes(model_of_parts())
     for _ in range(rng.randrange(1, 4)):
-        start("command", *RESUMABLE[name], folder=folder).end_after(0, rng.random() * 0.8, signal.SIGKILL)
-    victim = start("command", *RESUMABLE[name], folder=folder)
+        _start(name, folder).end_after(0, rng.random() * 0.8, signal.SIGKILL)
+    victim = _start(name, folder)
     code = victim.wait()
     if code or _outputs(folder) != expected:
         raise Finding(f"a killed {name} ended with {code}, {victim.said()[-500:]!r} and {sorted(_outputs(folder))}")
@@ -314,80 +276,47 @@ command.main()
 # -- no room on the disk ----------------------------------------------------------------------------------------------
 
 
-def _file_limit(rng: random.Random, folder: Path) -> None:
-    """A limit on the size of files stands for a full disk."""
-    limit = rng.choice((0, 1, 100, 4096, 100_000))
-    victim = start("save", "model", folder=folder, file_limit=limit)
-    victim.wait()
-    if "ModelFileError: cannot write" not in victim.said() or os.listdir(folder):
-        raise Finding(f"a full disk ended with {victim.said()[-300:]!r} and {os.listdir(folder)}")
-
-
 def _full_disk(rng: random.Random, folder: Path) -> None:
-    """Commands whose output is on a disk of its own that becomes full; without the right to mount one, a limit."""
+    """A limit on the size of files stands for a full disk."""
     write_table(folder / "t.csv")
     (folder / "m.vmg").write_bytes(saved_model())
-    with small_disk(folder, kilobytes=4 * rng.randrange(2, 6)) as (disk, limit):
-        works = ("fit", "predict", "report", "reproduce")
-        work = rng.choice(works if limit is None else works[:-1])  # a line of results is shorter than any limit
-        out = disk / {"fit": "o.vmg", "predict": "o.csv", "report": "o.html", "reproduce": "o.jsonl"}[work]
-        record = {"experiment": "none", "dataset": "", "method": "", "seed": 0, "filling": "x" * 3900}
-        out.write_text(json.dumps(record) + "\n")
-        if limit is None:
-            (disk / "filling").write_bytes(
-                bytes(max(0, _free(disk) - rng.choice((0, 0, 4096)) * (work != "reproduce")))
-            )
-        before = {path.name: path.read_bytes() for path in disk.iterdir()}
-        arguments: dict[str, tuple[str, ...]] = {
-            "fit": ("fit", "t.csv", "-t", "y", *QUICK, "-o", str(out)),
-            "predict": ("predict", "m.vmg", "t.csv", "-o", str(out)),
-            "report": ("report", "m.vmg", "t.csv", "-o", str(out)),
-            "reproduce": ("--splits", "2", "--seed", "9", "--out", str(out)),
-        }
-        main = "reproduce" if work == "reproduce" else "command"
-        victim = start(main, *arguments[work], folder=folder, file_limit=limit)
-        code, said = victim.wait(), victim.said()
-        errors = [line for line in said.split("\n") if line.startswith("error: ")]
-        if code != 2 or len(errors) != 1 or "Traceback" in said:
-            raise Finding(f"a full disk under {work} ended with {code} and {said!r:.500}")
-        (disk / "o.vmg.partial").unlink(missing_ok=True)  # finished folds of a fit, from which it would go on
-        if {path.name: path.read_bytes() for path in disk.iterdir()} != before:
-            raise Finding(f"a full disk under {work} left {os.listdir(disk)}")
-
-
-def _free(disk: Path) -> int:
-    found = os.statvfs(disk)
-    return found.f_bavail * found.f_frsize
-
-
-@contextlib.contextmanager
-def small_disk(folder: Path, kilobytes: int) -> Iterator[tuple[Path, int | None]]:
-    """A folder on a disk of that size, or an ordinary one and a limit on files."""
-    with tempfile.TemporaryDirectory(dir=folder.parent) as name:
-        command = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "none", name]
-        try:
-            mounted = subprocess.run(command, capture_output=True, check=False).returncode == 0
-        except FileNotFoundError:
-            mounted = False
-        try:
-            yield Path(name), None if mounted else 2048
-        finally:
-            if mounted:
-                subprocess.run(["umount", name], check=True)
+    out = folder / "out"
+    out.mkdir()
+    work = rng.choice(("save", "fit", "predict", "report", "reproduce"))
+    limit = rng.choice((0, 1, 100, 4096)) if work == "save" else 2048
+    path = out / {"save": "o", "fit": "o.vmg", "predict": "o.csv", "report": "o.html", "reproduce": "o.jsonl"}[work]
+    record = {"experiment": "none", "dataset": "", "method": "", "seed": 0, "filling": "x" * 3900}
+    path.write_text(json.dumps(record) + "\n")
+    commands: dict[str, tuple[str, ...]] = {
+        "save": ("save", str(path)),
+        "fit": ("command", "fit", "t.csv", "-t", "y", *QUICK, "-o", str(path)),
+        "predict": ("command", "predict", "m.vmg", "t.csv", "-o", str(path)),
+        "report": ("command", "report", "m.vmg", "t.csv", "-o", str(path)),
+        "reproduce": ("reproduce", "--splits", "2", "--seed", "9", "--out", str(path)),
+    }
+    before = path.read_bytes()
+    victim = start(commands[work][0], *commands[work][1:], folder=folder, file_limit=limit)
+    code, said = victim.wait(), victim.said()
+    if work == "save":
+        told = "ModelFileError: cannot write" in said
+    else:
+        told = code == 2 and "Traceback" not in said and said.count("error: ") == 1
+    if not told:
+        raise Finding(f"a full disk under {work} ended with {code} and {said!r:.500}")
+    (out / "o.vmg.partial").unlink(missing_ok=True)  # finished folds of a fit, from which it would go on
+    if os.listdir(out) != [path.name] or path.read_bytes() != before:
+        raise Finding(f"a full disk under {work} left {os.listdir(out)}")
 
 
 SITUATIONS: dict[str, Callable[[random.Random, Path], None]] = {
     "saving": _saving,
     "appending": _appending,
-    "two writers": _two_writers,
-    "two savers": _two_savers,
     "checkpoints": _checkpoints,
     "fit": _fit,
-    "reproduce": _reproduce,
     "resumable": _resumable,
+    "reproduce": functools.partial(_resumable, names=["reproduce"]),
     "update": _update,
     "interrupt": _interrupt,
     "interrupt from the start": _interrupt_start,
-    "file limit": _file_limit,
     "full disk": _full_disk,
 }

@@ -1,4 +1,4 @@
-"""``vmg demo``: the paper's toy problem and a real table, from data to figure, scores and a saved model."""
+"""``vmg demo``: a real table, from data to a saved model, scores and a report."""
 
 from __future__ import annotations
 
@@ -6,54 +6,37 @@ from pathlib import Path
 from typing import Annotated
 
 from vmg.cli import options
-from vmg.cli.output import TrainingBar, print_table, say
+from vmg.cli.evaluate import evaluate
+from vmg.cli.output import TrainingBar, say
+from vmg.cli.report import report
 
 __all__ = ["demo"]
 
-SEED, COVERAGE, HELD_OUT = 0, 0.9, 0.2
-GRID = (-6.0, 6.0, 241)  # of the figure; data are in [-4, 4]
+SEED, HELD_OUT = 0, 0.2
 
 
 def demo(
-    out: Annotated[Path, options.output(metavar="FOLDER", help="Where the figure and the model go.")] = Path("demo"),
+    out: Annotated[Path, options.output(metavar="FOLDER", help="Where the model and the report go.")] = Path("demo"),
     quiet: options.QuietOption = False,
     debug: options.DebugOption = False,
 ) -> None:
-    """Fit the toy problem of the paper's Figure 1 and scikit-learn's diabetes table; some seconds."""
-    import numpy as np
-    import pandas as pd
+    """Fit scikit-learn's diabetes table, score the model on held-out rows and write a report; some seconds."""
     from sklearn.datasets import load_diabetes
 
     from vmg.estimators import TableModel
-    from vmg.files import replacing
     from vmg.tables import write_table
-    from vmg_paper.data.tables import cubic
-    from vmg_paper.experiments.toys import Band, ToyResult
-    from vmg_paper.figures import draw_band_figure
 
     out.mkdir(parents=True, exist_ok=True)
-    toy = [pd.DataFrame({"x": x[:, 0], "y": y}) for x, y in (cubic(seed=SEED), cubic(500, seed=SEED + 1))]
-    whole = load_diabetes(as_frame=True, scaled=False).frame.rename(columns={"target": "progression"})
-    whole = whole.iloc[np.random.default_rng(SEED).permutation(len(whole))].reset_index(drop=True)
-    n_fit = len(whole) - round(HELD_OUT * len(whole))
-    models, lines = {}, []
-    for name, target, rows, held in (("toy, x³", "y", *toy), ("diabetes", "progression", whole[:n_fit], whole[n_fit:])):
-        with TrainingBar(name, quiet=quiet) as bar:
-            model = TableModel.fit(rows, target, options={"random_state": SEED}, callbacks=[bar])
-        scores, seconds = model.evaluate(held, COVERAGE), model.estimator.history_.last.seconds
-        shown = (f"{scores['rmse']:.2f}", f"{scores['log_likelihood']:.2f}", f"{scores['coverage']:.0%}")
-        lines.append([name, str(len(rows)), str(len(held)), *shown, f"{seconds:.1f}"])
-        models[name] = model
-    grid = np.linspace(*GRID)
-    band = Band.of("default", grid, models["toy, x³"].pred_dist(pd.DataFrame({"x": grid})))
-    drawn = ToyResult(toy[0]["x"].to_numpy(), toy[0]["y"].to_numpy(), lambda x: x**3, [band], [])
-    with replacing(out / "figure1.png") as temporary:
-        draw_band_figure(drawn, temporary, widths=[3], height=(-160, 160), columns=1, target_label="truth, $x^3$")
-    models["diabetes"].save(out / "diabetes.vmg")
-    write_table(whole[n_fit:], out / "diabetes_test.csv")
+    model, held = out / "diabetes.vmg", out / "diabetes_test.csv"
+    rows = load_diabetes(as_frame=True, scaled=False).frame.rename(columns={"target": "progression"})
+    rows = rows.sample(frac=1, random_state=SEED, ignore_index=True)
+    n_held = round(HELD_OUT * len(rows))
+    with TrainingBar("diabetes", quiet=quiet) as bar:
+        fitted = TableModel.fit(rows[n_held:], "progression", options={"random_state": SEED}, callbacks=[bar])
+    fitted.save(model)
+    write_table(rows[:n_held], held)
     if not quiet:
-        title = f"Scores on held-out rows; coverage of the {COVERAGE:.0%} interval"
-        print_table(title, ["", "rows", "held out", "RMSE", "log-likelihood", "coverage", "seconds"], lines)
-        say(f"Figure:  {out / 'figure1.png'}")
-        say(f"Model:   {out / 'diabetes.vmg'}")
-        say(f"Try it:  vmg predict {out / 'diabetes.vmg'} {out / 'diabetes_test.csv'}")
+        evaluate(model, held)
+    report(model, held, str(out / "report.html"), quiet=quiet)
+    if not quiet:
+        say(f"Model written to {model}. Next: vmg predict {model} {held}")

@@ -14,6 +14,8 @@ from vmg.cli.data import check_output, is_dataset, stem, streams
 from vmg.cli.output import TrainingBar, bullet, print_comparison, print_json, say, say_aside
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from vmg.estimators.table_model import TableModel
     from vmg.review.holdout import Holdout
     from vmg.tables.columns import TableChoices
@@ -128,7 +130,7 @@ def fit(
         else:
             plan = None if no_holdout else Holdout(holdout, cv, holdout_by, time)
             settings |= {"target": target, "conformal": conformal}
-            model, n_rows = _fit_table(Path(data), plan, settings, kept, resume=resume, quiet=quiet, silent=silent)
+            model, n_rows = _fit_table(data, plan, settings, kept, resume=resume, quiet=quiet, silent=silent)
         if not is_first():
             return
     model.save(path)
@@ -146,7 +148,7 @@ def fit(
 
 
 def _fit_table(
-    data: Path, plan: Holdout | None, settings: dict[str, Any], kept: Path, *, resume: bool, quiet: bool, silent: bool
+    data: str, plan: Holdout | None, settings: dict[str, Any], kept: Path, *, resume: bool, quiet: bool, silent: bool
 ) -> tuple[TableModel, int]:
     """A model of all rows of a table that fits in memory, with scores on held-out rows; and the number of rows."""
     from vmg.estimators import TableModel
@@ -154,21 +156,16 @@ def _fit_table(
     from vmg.review.comparison import OWN
     from vmg.review.holdout import TooFewRowsError, compare_table
     from vmg.review.rivals import BASELINES
-    from vmg.tables import read_table
     from vmg.tables.cells import count
 
-    frame, notes = read_table(data, **settings["choices"].reading)
+    frame, notes = _read(data, settings["choices"].reading, silent)
     tell = (lambda note: None) if silent else bullet
-    if not silent:
-        _say_read(data, frame, notes)
     TableModel.check(frame, **settings, tell=tell)  # mistakes are said before any work
     held_out: dict[str, Any] = {}
+    how: dict[str, Any] = {"results": kept, "resume": resume, "watch": partial(TrainingBar, quiet=quiet)}
     try:
         if plan is not None:
-            watch = partial(TrainingBar, quiet=quiet)
-            comparison = compare_table(
-                frame, **settings, rivals=BASELINES, holdout=plan, results=kept, resume=resume, watch=watch
-            )
+            comparison = compare_table(frame, **settings, rivals=BASELINES, holdout=plan, **how)
             held_out = comparison.to_document()
             if not silent:
                 print_comparison(f"Held out: {comparison.held_out}, not seen by the fits", comparison)
@@ -192,22 +189,11 @@ def _fit_by_group(
     data: str, target: str, by: str, out: Path, settings: dict[str, Any], *, json: bool, quiet: bool
 ) -> None:
     """Fit a fleet into a folder, and say how it went."""
-    import pandas as pd
-
-    from vmg.scale import fit_fleet, open_dataset
-    from vmg.tables import read_table
+    from vmg.scale import fit_fleet
     from vmg.tables.cells import count
 
-    silent = quiet or json
-    if is_dataset(data):
-        dataset = open_dataset(data)
-        frame = pd.concat(dataset.frames(), ignore_index=True)
-        notes = dataset.notes()
-    else:
-        reading = settings["choices"].reading
-        frame, notes = read_table(data, **{**reading, "texts": [*reading["texts"], by]})
-    if not silent:
-        _say_read(data, frame, notes)
+    silent, reading = quiet or json, settings["choices"].reading
+    frame, notes = _read(data, {**reading, "texts": [*reading["texts"], by]}, silent)
     with TrainingBar("Training", quiet=quiet) as bar:
         report = fit_fleet(frame, target, by, out, **settings, tell=None if silent else bullet, progress=bar.count)
     if json:
@@ -218,13 +204,24 @@ def _fit_by_group(
         say(f"{count(len(report.fitted), 'model')} written to {out}{earlier}. Next: vmg predict {out} DATA --out FILE")
 
 
-def _say_read(data: Path | str, frame: Any, notes: list[str]) -> None:
-    """The size of a table, and how it was read."""
+def _read(data: str, reading: dict[str, Any], silent: bool) -> tuple[pd.DataFrame, list[str]]:
+    """A whole table or dataset, and notes on how it was read, which are printed with its size."""
+    import pandas as pd
+
+    from vmg.scale import open_dataset
+    from vmg.tables import read_table
     from vmg.tables.cells import count
 
-    say(f"{data}: {count(len(frame), 'row')}, {count(frame.shape[1], 'column')}")
-    for note in notes:
-        bullet(note)
+    if is_dataset(data):
+        dataset = open_dataset(data)
+        frame, notes = pd.concat(dataset.frames(), ignore_index=True), dataset.notes()
+    else:
+        frame, notes = read_table(data, **reading)
+    if not silent:
+        say(f"{data}: {count(len(frame), 'row')}, {count(frame.shape[1], 'column')}")
+        for note in notes:
+            bullet(note)
+    return frame, notes
 
 
 def _hidden_sizes(text: str) -> tuple[int, ...] | None:

@@ -30,8 +30,7 @@ from vmg.report.panel import (
 
 __all__ = [
     *("calibration_curve", "class_legend", "classification_figures", "difference_figure", "effect_frame"),
-    *("effect_picture", "influence_figure", "interval_bars", "is_logarithmic", "regression_figures"),
-    "reliability_diagram",
+    *("effect_picture", "influence_figure", "interval_bars", "regression_figures", "reliability_diagram"),
 ]
 
 SCATTER_POINTS = 600
@@ -48,23 +47,21 @@ PROBABILITY = "probability"  # the label of effects on classes
 def regression_figures(contents: Contents, intervals: Intervals, target: str) -> dict[str, Markup]:
     """All panels of a regression; those that need the truth only where it is known."""
     name, mean, known = short(target), contents.prediction.mean, contents.known
-    logarithmic = is_logarithmic(contents)
     figures = {
-        "intervals": interval_bars(contents, intervals, name, logarithmic),
+        "intervals": interval_bars(contents, intervals, name),
         "shares": shares_of_ignorance(contents, "variance"),
     }
     if contents.scores is None:
         return figures | {"target": _histogram(mean, f"predicted {name}")}
-    truth, mean = contents.truth[known], mean[known]
     return figures | {
-        "target": _histogram(truth, name),
-        "fit": _fit(contents, intervals, name, logarithmic),
-        "calibration": calibration_curve(contents.prediction.take(known).cdf(truth)),
-        "residuals": _residuals(mean, truth - mean, name, logarithmic),
+        "target": _histogram(contents.truth[known], name),
+        "fit": _fit(contents, intervals, name),
+        "calibration": calibration_curve(contents),
+        "residuals": _residuals(contents, name),
     }
 
 
-def is_logarithmic(contents: Contents) -> bool:
+def _is_logarithmic(contents: Contents) -> bool:
     """Whether pictures of predictions have logarithmic axes."""
     mean, known = contents.prediction.mean, contents.known
     return _spans_magnitudes(contents.truth[known] if len(known) else mean) and bool((mean > 0).all())
@@ -77,12 +74,12 @@ def _spans_magnitudes(values: Array) -> bool:
 
 
 @picture("Truth against prediction with 90 % intervals")
-def _fit(ax: Axes, contents: Contents, intervals: Intervals, name: str, logarithmic: bool) -> None:
+def _fit(ax: Axes, contents: Contents, intervals: Intervals, name: str) -> None:
     seen = np.isfinite(contents.truth[intervals.drawn])
     rows, (low, high) = intervals.drawn[seen], intervals.ends[seen].T
     mean, truth = contents.prediction.mean[rows], contents.truth[rows]
     both = np.concatenate([mean, truth])
-    if logarithmic:
+    if _is_logarithmic(contents):
         ax.set(xscale="log", yscale="log")
         low = np.maximum(low, both.min() / 2)
     inside = (low <= truth) & (truth <= high)
@@ -98,13 +95,13 @@ def _fit(ax: Axes, contents: Contents, intervals: Intervals, name: str, logarith
 
 
 @picture("90 % intervals of some rows")
-def interval_bars(ax: Axes, contents: Contents, intervals: Intervals, name: str, logarithmic: bool) -> None:
+def interval_bars(ax: Axes, contents: Contents, intervals: Intervals, name: str) -> None:
     """Intervals of up to 60 rows, with the truth where it is known."""
     some = choose(len(intervals.drawn), INTERVAL_BARS)
     order = some[np.argsort(contents.prediction.mean[intervals.drawn[some]], kind="stable")]
     rows, (low, high) = intervals.drawn[order], intervals.ends[order].T
     truth, place, mean = contents.truth[rows], np.arange(len(rows), dtype=np.float64), contents.prediction.mean[rows]
-    if logarithmic:
+    if _is_logarithmic(contents):
         ax.set(yscale="log")
         low = np.maximum(low, np.nanmin([mean, truth]) / 2)
     outside = (truth < low) | (truth > high)
@@ -119,9 +116,10 @@ def interval_bars(ax: Axes, contents: Contents, intervals: Intervals, name: str,
 
 
 @picture("Calibration curve", percent="xy", xlim=(0, 1), ylim=(0, 1), ylabel="share of rows that low")
-def calibration_curve(ax: Axes, cdf: Array) -> None:
+def calibration_curve(ax: Axes, contents: Contents) -> None:
     """Share of truths at or below each quantile."""
-    levels, n = np.linspace(0, 1, 101), len(cdf)
+    levels, n = np.linspace(0, 1, 101), len(contents.known)
+    cdf = contents.prediction.take(contents.known).cdf(contents.truth[contents.known])
     inner = levels[1:-1]
     # what perfect predictions would show in 95 of 100 tables of this size, at each level
     low, high = (stats.binom.ppf(q, n, inner) / n for q in (0.025, 0.975))
@@ -132,9 +130,10 @@ def calibration_curve(ax: Axes, cdf: Array) -> None:
 
 
 @picture("Residuals against predictions", ylabel="truth − prediction")
-def _residuals(ax: Axes, mean: Array, residual: Array, name: str, logarithmic: bool) -> None:
-    some = choose(len(mean), SCATTER_POINTS)
-    if logarithmic:
+def _residuals(ax: Axes, contents: Contents, name: str) -> None:
+    mean = contents.prediction.mean[contents.known]
+    residual, some = contents.truth[contents.known] - mean, choose(len(mean), SCATTER_POINTS)
+    if _is_logarithmic(contents):
         ax.set(xscale="log")
     ax.axhline(0, color=Colour.MUTED, linewidth=0.9)
     ax.scatter(mean[some], residual[some], s=11, color=Colour.BLUE, alpha=0.55, linewidths=0)
@@ -170,17 +169,11 @@ def _histogram(ax: Axes, values: Array, label: str) -> None:
 def classification_figures(contents: Contents, reliability: list[Bin]) -> dict[str, Markup]:
     """All panels of a classification; those that need the truth only where it is known."""
     classes = [str(name) for name in contents.prediction.classes]
-    figures = {
-        "target": _class_shares(contents, classes),
-        "shares": shares_of_ignorance(contents, "uncertainty"),
-    }
+    figures = {"target": _class_shares(contents, classes), "shares": shares_of_ignorance(contents, "uncertainty")}
     if contents.scores is None:
         return figures
-    return figures | {
-        "confusion": _confusion(contents, classes),
-        "reliability": reliability_diagram(reliability),
-        "rejection": _rejection(contents),
-    }
+    figures |= {"confusion": _confusion(contents, classes), "rejection": _rejection(contents)}
+    return figures | {"reliability": reliability_diagram(reliability)}
 
 
 @picture("Share of each class", percent="x")

@@ -13,14 +13,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from vmg.estimators import TableClassifier, TableModel, TableRegressor
 from vmg.prediction import ClassPrediction
 from vmg.report.facts import Contents, column_effects, read_columns, read_contents, read_intervals, read_reliability
-from vmg.report.figures import (
-    calibration_curve,
-    effect_frame,
-    effect_picture,
-    interval_bars,
-    is_logarithmic,
-    reliability_diagram,
-)
+from vmg.report.figures import calibration_curve, effect_frame, effect_picture, interval_bars, reliability_diagram
 from vmg.report.panel import Colour, short
 from vmg.tables import TableError
 from vmg.tables.cells import as_frame, require_columns
@@ -60,7 +53,7 @@ class Plots:
         """90 % intervals of up to 60 rows in the order of their predictions, with the truth where it is known."""
         contents = self._contents(X, y, "regression")
         intervals = read_intervals(self._model, contents)
-        return interval_bars.on(_axes(ax), contents, intervals, short(self._model.target), is_logarithmic(contents))
+        return interval_bars.on(_axes(ax), contents, intervals, short(self._model.target))
 
     def calibration(self, X: Any, y: Any = None, ax: Axes | None = None) -> Axes:
         """How often stated probabilities come true: of values below a number, or of the likeliest class."""
@@ -69,8 +62,7 @@ class Plots:
             raise TableError(f"calibration needs rows whose target '{self._model.target}' is known")
         if isinstance(contents.prediction, ClassPrediction):
             return reliability_diagram.on(_axes(ax), read_reliability(contents))
-        known = contents.known
-        return calibration_curve.on(_axes(ax), contents.prediction.take(known).cdf(contents.truth[known]))
+        return calibration_curve.on(_axes(ax), contents)
 
     def effect(self, X: Any, column: str, ax: Axes | None = None) -> Axes:
         """The mean prediction as one column takes other values and all others stay as they are, with its ignorance."""
@@ -106,13 +98,14 @@ class Plots:
         grid = pd.DataFrame([usual] * GRID**2).reindex(columns=table.columns)
         grid[columns[0]], grid[columns[1]] = np.tile(first, GRID), np.repeat(second, GRID)
         prediction = self._model.filled_dist(grid)
-        classes = isinstance(prediction, ClassPrediction)
-        values = prediction.mutual_information if isinstance(prediction, ClassPrediction) else prediction.epistemic_std
+        if isinstance(prediction, ClassPrediction):
+            values, unit = prediction.mutual_information, "mutual information"
+        else:
+            values, unit = prediction.epistemic_std, f"standard deviation of {short(self._model.target)}"
         ax = _axes(ax)
         shades = LinearSegmentedColormap.from_list("ignorance", [Colour.PAPER, Colour.BLUE])
         mesh = ax.pcolormesh(first, second, values.reshape(GRID, GRID), cmap=shades, vmin=0, shading="gouraud")
         ax.scatter(table[columns[0]], table[columns[1]], s=8, color=Colour.INK, linewidths=0)
-        unit = "mutual information" if classes else f"standard deviation of {short(self._model.target)}"
         ax.figure.colorbar(mesh, ax=ax, label=f"ignorance ({unit})")
         ax.set(xlabel=columns[0], ylabel=columns[1])
         return ax

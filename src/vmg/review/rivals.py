@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -12,7 +10,6 @@ from dataclasses import dataclass, replace
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from itertools import islice
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -106,7 +103,6 @@ class Rival:
     takes_categories: bool = False
     moments: Callable[[Any, Any], tuple[Any, Any]] | None = None  # mean and std; None: one spread for all rows
     quantiles: Callable[[Any, Any], Any] | None = None  # [N, K] at LEVELS
-    has_weights: Callable[[], bool] = lambda: True  # of a method that was trained before
     slow: bool = False  # the errors of one fold must do
 
     @property
@@ -156,10 +152,7 @@ def find_rivals(names: Iterable[str], *, classes: bool) -> tuple[dict[str, Rival
         if (rival.classes if classes else rival.numbers) is None:
             why = f"it does not predict {'classes' if classes else 'numbers'}"
         elif find_spec(rival.package) is None:
-            source = "tabpfn" if name == "tabpfn" else "'vmg[rivals]'"
-            why = f"the package {rival.package} is not installed (pip install {source})"
-        elif not rival.has_weights():
-            why = "its weights are not on this machine, and nothing is downloaded"
+            why = f"the package {rival.package} is not installed (pip install 'vmg[rivals]')"
         if why:
             notes.append(f"{name} is left out: {why}.")
         else:
@@ -218,12 +211,6 @@ def _ngboost_moments(fitted: Any, X: Any) -> tuple[Array, Array]:
     return parameters["loc"], parameters["scale"]
 
 
-def _tabpfn_weights() -> bool:
-    """Whether weights of TabPFN are in its cache; nothing is downloaded for a comparison."""
-    default = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "tabpfn"
-    return any(Path(os.environ.get("TABPFN_MODEL_CACHE_DIR", default)).glob("*.ckpt"))
-
-
 RIVALS: dict[str, Rival] = {
     BASE_RATE: _both("sklearn.dummy.Dummy"),
     "linear": Rival("sklearn", lambda _: _linear(classes=False), lambda _: _linear(classes=True)),
@@ -249,10 +236,5 @@ RIVALS: dict[str, Rival] = {
     ),
     "realmlp": replace(_both("pytabkit.RealMLP_TD_", random_state=0, device="cpu", n_threads=_threads), slow=True),
     "tabm": replace(_both("pytabkit.TabM_D_", random_state=0, device="cpu", n_threads=_threads), slow=True),
-    "tabpfn": replace(
-        _both("tabpfn.TabPFN", random_state=0, device="cpu"),
-        quantiles=lambda fitted, X: np.transpose(fitted.predict(X, output_type="quantiles", quantiles=LEVELS.tolist())),
-        has_weights=_tabpfn_weights,
-    ),
 }
 """Every method that a table can be compared with, by the name that ``vmg compare --with`` takes."""
