@@ -22,8 +22,8 @@ from findings import Finding, end_group, limit_process
 from victims import Victim, Victims
 
 import vmg
+from vmg.files import read_lines
 from vmg.model_file import read
-from vmg_paper.experiments import results_file
 
 INTERRUPTED = (130, "error: interrupted\n")
 LONG = ("--max-iter", "1000000", "--hidden", "400,400")
@@ -83,11 +83,11 @@ def _appending(rng: random.Random, folder: Path) -> None:
     """Every told record is there once and in its order, and at most one more of each of one or two writers."""
     path = folder / "results.jsonl"
     for writers in rng.choice((([0], [1], [2]), ([0, 1], [2]), ([0, 1],))):
-        before = results_file.read(path)
+        before = read_lines(path)
         running = {writer: start("append", path, writer, folder=folder) for writer in writers}
         for victim in running.values():
             victim.end_after(rng.randrange(1, 60), rng.random() * 0.01, signal.SIGKILL)
-        records = results_file.read(path)
+        records = read_lines(path)
         if records[: len(before)] != before:
             raise Finding("records of a former run changed")
         for writer, victim in running.items():
@@ -171,7 +171,7 @@ def _outputs(folder: Path) -> dict[str, object]:
     rows = pd.read_parquet(folder / "parts" / "0.parquet")
     predicted = {str(path.relative_to(folder)): model.predict_frame(rows).to_csv() for path, model in models.items()}
     scored = {path.name: pd.read_parquet(path).to_csv() for path in folder.glob("scored/*.parquet")}
-    return {**predicted, **scored, "records": [{**r, "seconds": 0} for r in results_file.read(folder / "r.jsonl")]}
+    return {**predicted, **scored, "records": [{**r, "seconds": 0} for r in read_lines(folder / "r.jsonl")]}
 
 
 @functools.cache

@@ -35,9 +35,8 @@ from model_files import forged, mutated
 
 from tables import table
 from vmg.cli.output import visible
-from vmg_paper.experiments import results_file
-
-Record = results_file.Record
+from vmg.files import append_lines, read_lines
+from vmg_paper.experiments.results_file import Record
 
 Case = Callable[[random.Random, Path], str]
 CASES: dict[str, Case] = {f.__name__: f for f in (mutated, forged, table, configuration, kill)}
@@ -85,7 +84,7 @@ def campaign(seed: int, cases: dict[str, int], state: Path, seconds: float) -> l
     """Run what is left of a campaign; the counts of each kind so far."""
     state.mkdir(parents=True, exist_ok=True)
     log, current = state / f"{seed}.jsonl", state / f"{seed}.current"
-    lines = results_file.read(log)
+    lines = read_lines(log)
     done = Counter(dict.fromkeys(cases, 0)) + Counter(line["kind"] for line in lines)
     end = time.monotonic() + seconds
     with log.open("a", buffering=1) as file, tempfile.TemporaryDirectory() as folder:
@@ -186,7 +185,7 @@ def main() -> int:
             print(f"{record['kind']:14} {outcome:24} {n:7}")
     print("\n".join(visible(finding) for record in found for finding in record["findings"]))
     if options.record is not None:
-        results_file.append(options.record, found)
+        append_lines(options.record, found)
     return FOUND if any(record["findings"] for record in found) else 0
 
 

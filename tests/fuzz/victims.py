@@ -130,10 +130,10 @@ def save(path: str) -> None:
 
 def append(path: str, writer: int) -> None:
     """Append records to a results file, and tell each."""
-    from vmg_paper.experiments import results_file
+    from vmg.files import append_lines
 
     for number in range(10**6):
-        results_file.append(Path(path), [{"writer": writer, "number": number, "filling": "x" * (number % 5000)}])
+        append_lines(Path(path), [{"writer": writer, "number": number, "filling": "x" * (number % 5000)}])
         print(number, flush=True)
 
 
