@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, astuple, fields
+from dataclasses import astuple, fields
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -59,7 +59,7 @@ REQUIRED = ("n_features_in_", "input_scaling_", "history_", "seed_", "conformal_
 class Codec(NamedTuple):
     """How values of some types are written and read; a tensor whose name is empty has that of the attribute."""
 
-    kinds: type[Any] | tuple[type[Any], ...]
+    kind: type[Any]
     encode: Callable[[Any], tuple[Tensors, Document]]
     decode: Callable[[Tensors, Document], Any]
 
@@ -140,7 +140,7 @@ def _encode(name: str, value: Any, tensors: Tensors | None) -> Any:
         parts = {field.name: getattr(value, field.name) for field in fields(value)}
         return {tag: {key: _encode(f"{name}.{key}", part, tensors) for key, part in parts.items()}}
     for tag, codec in CODECS.items() if tensors is not None else ():
-        if isinstance(value, codec.kinds):
+        if isinstance(value, codec.kind):
             try:
                 own, document = codec.encode(value)
             except ModelFileError as error:
@@ -193,17 +193,6 @@ def _decode_array(tensors: Tensors, document: Document) -> NDArray[Any]:
     return array
 
 
-def _encode_scaling(scaling: Standardiser) -> tuple[Tensors, Document]:
-    return {part: torch.from_numpy(array) for part, array in asdict(scaling).items()}, {}
-
-
-def _decode_scaling(tensors: Tensors, document: Document) -> Standardiser:
-    scaling = Standardiser(**{part: tensor.numpy().copy() for part, tensor in tensors.items()})
-    if not (np.isfinite(scaling.mean).all() and np.isfinite(scaling.scale).all() and (scaling.scale > 0).all()):
-        raise ValueError("must have finite means and positive scales")
-    return scaling
-
-
 def _encode_history(history: History) -> tuple[Tensors, Document]:
     records = torch.tensor([astuple(record) for record in history.records], dtype=torch.float64)  # steps stay exact
     return {"": records}, {"stopped": history.stopped, "notes": list(history.notes)}
@@ -212,18 +201,6 @@ def _encode_history(history: History) -> tuple[Tensors, Document]:
 def _decode_history(tensors: Tensors, document: Document) -> History:
     records = [Progress(int(step), int(n_steps), *rest) for step, n_steps, *rest in tensors[""].tolist()]
     return History(records, document["stopped"], tuple(str(note) for note in document["notes"]))
-
-
-def _encode_transform(transform: LogTransform | Rectified) -> tuple[Tensors, Document]:
-    return {}, {"kind": type(transform).__name__, **asdict(transform)}
-
-
-def _decode_transform(tensors: Tensors, document: Document) -> LogTransform | Rectified:
-    kind = {"LogTransform": LogTransform, "Rectified": Rectified}[document.pop("kind")]
-    transform: Any = from_fields(kind, document)
-    if min(document.values()) < 0 or document.get("ceiling", 1.0) <= 0 or transform.negative_probability >= 1:
-        raise ValueError(f"must have numbers from 0 on, and a probability below 1; got {document}")
-    return transform
 
 
 def _encode_members(members: Members) -> tuple[Tensors, Document]:
@@ -252,13 +229,16 @@ def _check_answers(estimator: Any) -> None:
     n_features = require_size("n_features_in_", estimator.n_features_in_)
     names, inputs = (getattr(estimator, name, None) for name in ("feature_names_in_", "inputs_"))
     width = n_features if inputs is None or inputs.plain else int(inputs.encoder.widths.sum())
+    for scaling in (estimator.input_scaling_, getattr(estimator, "target_scaling_", estimator.input_scaling_)):
+        if not (np.isfinite(scaling.mean).all() and np.isfinite(scaling.scale).all() and (scaling.scale > 0).all()):
+            raise ValueError("scalings must have finite means and positive scales")
     scaled = estimator.input_scaling_.mean.shape
     if scaled != (width,):
         raise ValueError(f"n_features_in_ must fit the inputs' scaling, of shape {scaled}; got {width}")
-    if inputs is not None and n_features > (
-        most := len(inputs.encoder.columns) + len(inputs.encoder.dropped) + len(estimator.ignore or ())
-    ):
-        raise ValueError(f"n_features_in_ must be at most the {most} columns of the inputs; got {n_features}")
+    if inputs is not None:
+        most = len(inputs.encoder.columns) + len(inputs.encoder.dropped) + len(estimator.ignore or ())
+        if n_features > most:
+            raise ValueError(f"n_features_in_ must be at most the {most} columns of the inputs; got {n_features}")
     if names is not None and np.shape(names) != (n_features,):
         raise ValueError(f"feature_names_in_ must be {n_features} names; got shape {np.shape(names)}")
     scores = getattr(estimator, "conformal_scores_", None)
@@ -266,11 +246,9 @@ def _check_answers(estimator: Any) -> None:
         raise ValueError(f"conformal_scores_ must be an array; got {scores!r:.40}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a row without names, or far from all others
-        row: Any = np.zeros((1, n_features))
-        if inputs is not None and not inputs.plain:  # a row without a value
-            row = (
-                np.full((1, n_features), None) if names is None else pd.DataFrame([[None] * n_features], columns=names)
-            )
+        # of a table that is not of numbers alone, a row without a value
+        cell = 0.0 if inputs is None or inputs.plain else None
+        row = pd.DataFrame([[cell] * n_features], columns=names)
         predicted = np.asarray(estimator.predict(row))
     if len(predicted) != 1:
         raise ValueError(f"one row must get one prediction; got {len(predicted)}")
@@ -280,7 +258,7 @@ PARTS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
         *(RegressionEnsemble, ScalarEnsemble, ClassificationEnsemble, InputRange, NoiseField, NoisePrior),
-        *(Calibration, Factors, Stack, GaussianProcess, Kernel, BoostedTrees),
+        *(Calibration, Factors, Stack, GaussianProcess, Kernel, BoostedTrees, Standardiser, LogTransform, Rectified),
     )
 }
 """Dataclasses that are written field by field, and check themselves that these fit together."""
@@ -291,9 +269,7 @@ MEMBERS: dict[str, type[Members]] = {
 
 CODECS: dict[str, Codec] = {
     "array": Codec(np.ndarray, _encode_array, _decode_array),
-    "standardiser": Codec(Standardiser, _encode_scaling, _decode_scaling),
     "history": Codec(History, _encode_history, _decode_history),
-    "transform": Codec((LogTransform, Rectified), _encode_transform, _decode_transform),
     "tensor": Codec(Tensor, lambda tensor: ({"": tensor}, {}), lambda tensors, _: tensors[""].double().clone()),
     "inputs": Codec(TableInputs, TableInputs.to_document, TableInputs.from_document),
     "likelihood": Codec(ScalarLikelihood, _encode_likelihood, _decode_likelihood),

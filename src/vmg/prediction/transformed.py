@@ -37,6 +37,10 @@ class LogTransform:
     shift: float = 0.0
     negative_probability: ClassVar[float] = 0.0
 
+    def __post_init__(self) -> None:
+        if not (self.ceiling > 0 and self.shift >= 0):
+            raise ValueError(f"ceiling must be positive, and shift at least 0; got {self.ceiling} and {self.shift}")
+
     def forward(self, z: Array) -> Array:
         """T(z)."""
         bend = np.log(self.ceiling)
@@ -69,6 +73,10 @@ class Rectified:
     """
 
     negative_probability: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.negative_probability < 1:
+            raise ValueError(f"negative_probability must be in [0, 1); got {self.negative_probability}")
 
     @classmethod
     def after(cls, n_rows: int) -> Rectified:
