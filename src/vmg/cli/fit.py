@@ -180,8 +180,8 @@ def _fit_table(
         raise
     with TrainingBar("Training on all rows", quiet=quiet) as bar:
         model = TableModel.fit(frame, **settings, callbacks=[bar])
-    if model.likelihood_note:
-        tell(model.likelihood_note)
+    if model.task == "regression":
+        tell(f"Likelihood: {model.estimator.likelihood_}, {model.estimator.likelihood_reason_}.")
     return replace(model, notes=(*notes, *model.notes), held_out=held_out), len(frame)
 
 

@@ -33,16 +33,7 @@ from vmg.training import Callback, History, TrainingError, print_progress
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = [
-    "MAX_DENSE_CELLS",
-    "Array",
-    "ClassesMixin",
-    "EstimatorBase",
-    "NumbersMixin",
-    "draw_seed",
-    "parameter",
-    "to_dense",
-]
+__all__ = ["Array", "ClassesMixin", "EstimatorBase", "NumbersMixin", "draw_seed", "parameter", "to_dense"]
 
 Array = NDArray[np.float64]
 
@@ -50,8 +41,7 @@ FITTED = "fitted"  # key of the state that is kept or sent, beside the parameter
 CHECKED_ROWS = 8  # at which a fitted model must be finite
 MIN_WEIGHT = 1.5  # sum of the weights of all rows below which they were hardly meant to count rows
 
-MAX_DENSE_CELLS = 2**27
-"""Most numbers of a sparse table, zeros included; more would take over a gigabyte."""
+MAX_DENSE_CELLS = 2**27  # of a sparse table, zeros included; more would take over a gigabyte
 
 
 def parameter(default: Any, *allowed: Any) -> Any:
@@ -72,6 +62,8 @@ class EstimatorBase(BaseEstimator, ABC):
 
     seed_: int
     history_: History
+    n_features_in_: int
+    input_scaling_: Standardiser
     inputs_: TableInputs | None  # how rows that are not all numbers are read
     conformal_scores_: Array | None  # of calibration rows, [n, C]
     conformal_groups_: NDArray[Any] | None  # their groups [n]
@@ -204,6 +196,19 @@ class EstimatorBase(BaseEstimator, ABC):
         if fitted is not None:
             tensors, document = from_bytes(fitted, type(self).__name__)
             decode_attributes(self, tensors, document["attributes"])
+
+    @abstractmethod
+    def _relevance(self) -> Array:
+        """How much each feature can move the first layer, in any unit."""
+
+    @property
+    def feature_relevance_(self) -> Array:
+        """How much each feature can move the first layer, largest 1.
+
+        Features are the columns of X where all are numbers, else those of ``inputs_.encoder.feature_names``.
+        """
+        relevance = self._relevance()
+        return relevance / max(relevance.max(), np.finfo(np.float64).tiny)
 
     def hidden_sizes(self) -> tuple[int, ...]:
         """``hidden_layer_sizes`` as a tuple."""

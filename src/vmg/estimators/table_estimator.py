@@ -26,7 +26,7 @@ from vmg.tables.cells import CellTable, TableError, as_frame, count, require_col
 from vmg.tables.columns import TableChoices
 from vmg.tables.encoder import TableEncoder
 from vmg.tables.inputs import EncodedRows, TableInputs, draw_shares
-from vmg.training import Callback, History
+from vmg.training import Callback
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -72,11 +72,7 @@ class TableEstimator(EstimatorBase):
     verbose: bool | int = parameter(False, "verbose")
 
     inputs_: TableInputs | None = field(init=False)
-    input_scaling_: Standardiser = field(init=False)
-    history_: History = field(init=False)
     ensemble_: Any = field(init=False)
-    n_features_in_: int = field(init=False)
-    seed_: int = field(init=False)
 
     _min_rows: ClassVar[int] = MIN_ROWS
     _known_scaling: tuple[Standardiser, ...] = field(init=False, default=())  # of the present call of fit
@@ -280,14 +276,9 @@ class TableEstimator(EstimatorBase):
         """The weight of each expert by its name."""
         return dict(self.ensemble_.weights)
 
-    @property
-    def feature_relevance_(self) -> Array:
-        """How much each feature can move the first layer, largest 1.
-
-        Features are the columns of X where all are numbers, else those of ``inputs_.encoder.feature_names``.
-        """
-        relevance = self.ensemble_.relevance()
-        return relevance / max(relevance.max(), np.finfo(np.float64).tiny)
+    def _relevance(self) -> Array:
+        relevance: Array = self.ensemble_.relevance()
+        return relevance
 
     @property
     def feature_importances_(self) -> Array:

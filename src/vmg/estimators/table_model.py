@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from html import escape
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -175,20 +174,6 @@ class TableModel:
     held_out: Mapping[str, Any] = field(default_factory=dict)
     base_rate: tuple[float, ...] = ()
 
-    def _repr_html_(self) -> str:
-        """Target, columns, scores and notes of the model, for notebooks."""
-        scores = {name: f"{value:.4g}" for name, value in self.held_out.items() if isinstance(value, float)}
-        facts = {
-            "target": f"{self.target} ({self.unit})" if self.unit else self.target,
-            "task": self.task,
-            "columns": ", ".join(self.encoder.column_names),
-            "experts": ", ".join(f"{name} {weight:.2f}" for name, weight in self.estimator.expert_weights_.items()),
-            **{f"held-out {name}": score for name, score in scores.items()},
-        }
-        rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(fact)}</td></tr>" for name, fact in facts.items())
-        notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
-        return f"<b>TableModel</b><table>{rows}</table><ul>{notes}</ul>"
-
     # -- fitting ------------------------------------------------------------------------------------------------------
 
     @classmethod
@@ -300,12 +285,6 @@ class TableModel:
 
     # -- scoring ------------------------------------------------------------------------------------------------------
 
-    @property
-    def likelihood_note(self) -> str:
-        """How the target is taken to scatter, and why; empty for classes and for files of earlier versions."""
-        name, reason = (getattr(self.estimator, f"likelihood_{part}", "") for part in ("", "reason_"))
-        return f"Likelihood: {name}, {reason}." if name else ""
-
     def read_target(self, column: pd.Series) -> NDArray[np.float64]:
         """Cells of a numeric target as numbers, in the convention and the unit of the fit."""
         return to_numbers(Cells(column, training=True), self.decimal_comma, self.unit)
@@ -329,12 +308,6 @@ class TableModel:
             raise TableError(f"no row has a value in the target '{self.target}'")
         return rows
 
-    def predictions_of(self, rows: pd.DataFrame) -> Iterator[tuple[Any, NDArray[Any]]]:
-        """Pieces of rows that all have a target: the prediction and the truth."""
-        truth = self.target_values(rows)
-        for piece, part in self.estimator.predictions(self.inputs.read(rows)):
-            yield part, truth[piece]
-
     def evaluate(self, frame: Any, coverage: float = 0.9) -> dict[str, float]:
         """Scores on rows with a known target; rows without are left out.
 
@@ -343,30 +316,33 @@ class TableModel:
         """
         rows = self.with_target(frame)
         if isinstance(self.estimator, TableClassifier):
-            parts = list(self.predictions_of(rows))
-            probabilities = np.concatenate([part.probabilities for part, _ in parts])
-            labels = np.searchsorted(self.estimator.classes_, np.concatenate([y for _, y in parts]))
-            return {"rows": len(rows), **metrics.class_scores(probabilities, labels)}
+            labels = np.searchsorted(self.estimator.classes_, self.target_values(rows))
+            return {"rows": len(rows), **metrics.class_scores(self.probabilities(rows), labels)}
         return {"rows": len(rows), **metrics.number_scores(*self.number_parts(rows, coverage))}
+
+    def probabilities(self, rows: pd.DataFrame) -> NDArray[np.float64]:
+        """Probability of each class [N, K], in the order of the estimator's ``classes_``."""
+        assert isinstance(self.estimator, TableClassifier)
+        return self.estimator.predict_proba(self.inputs.read(rows))
 
     def number_parts(self, rows: pd.DataFrame, coverage: float) -> tuple[NDArray[Any], ...]:
         """Targets of rows that all have a number, and means, log densities, intervals and CRPS.
 
         Where targets have limits, all of them are of what is measured: nothing beyond a limit.
         """
-        conformal, parts = self.estimator.conformal_scores_, []
         limits = low, high = getattr(self.estimator, "limits", (-np.inf, np.inf))
-        for part, given in self.predictions_of(rows):
-            y = np.clip(given, low, high)
-            ends = conformal_interval(part, conformal, coverage)
+        truth, parts = np.clip(self.target_values(rows), low, high), []
+        for piece, part in self.estimator.predictions(self.inputs.read(rows)):
+            y = truth[piece]
+            ends = conformal_interval(part, self.estimator.conformal_scores_, coverage)
             log_prob = part.log_prob(y)
             for beyond, at, sign in ((y <= low, low, 1), (y >= high, high, -1)):
                 if beyond.any():
                     mass = part.cdf(np.full(len(y), at))
                     log_prob = np.where(beyond, np.log(np.maximum(mass if sign > 0 else 1 - mass, 1e-300)), log_prob)
             crps = part.crps(y) if np.isinf(limits).all() else part.measured_crps(y, low, high)
-            parts.append((y, np.clip(part.mean, low, high), log_prob, np.clip(ends, low, high), crps))
-        return tuple(map(np.concatenate, zip(*parts, strict=True)))
+            parts.append((np.clip(part.mean, low, high), log_prob, np.clip(ends, low, high), crps))
+        return truth, *map(np.concatenate, zip(*parts, strict=True))
 
     def evaluate_base_rate(self, frame: Any, coverage: float = 0.9) -> dict[str, float]:
         """The scores that knowing the training targets alone gives."""

@@ -194,8 +194,7 @@ class Plan:
         rows = self.rows.iloc[held]
         if model.task == "classification":
             place = label_positions(Cells(rows[self.target]), model.estimator.classes_)
-            probabilities = [part.probabilities for part, _ in model.predictions_of(rows)]
-            return score_classes(np.concatenate(probabilities), place)
+            return score_classes(model.probabilities(rows), place)
         truth, mean, log_prob, ends, crps = model.number_parts(rows, coverage)
         return score_numbers(truth, mean, log_prob, crps, ends)
 

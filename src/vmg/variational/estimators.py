@@ -25,7 +25,7 @@ from vmg.nn.matrix_gaussian import NOISE_KINDS, MatrixGaussianLinear
 from vmg.nn.mlp import ACTIVATIONS, MLP
 from vmg.prediction import ClassPrediction, Prediction
 from vmg.priors import FixedPrior, GammaPrior, IsotropicPrior, Prior
-from vmg.training import Callback, History
+from vmg.training import Callback
 from vmg.variational.fitter import (
     STANDARD,
     Budget,
@@ -88,10 +88,7 @@ class VariationalEstimator(EstimatorBase):
     network_: MLP = field(init=False)
     likelihood_: Likelihood = field(init=False)
     made_with_: dict[str, Any] = field(init=False)  # parameters and choices that made the network
-    input_scaling_: Standardiser = field(init=False)
-    history_: History = field(init=False)
     n_iter_: int = field(init=False)
-    n_features_in_: int = field(init=False)
 
     @abstractmethod
     def _method(self) -> Method:
@@ -215,18 +212,13 @@ class VariationalEstimator(EstimatorBase):
         x = torch.as_tensor(self.input_scaling_.transform(rows))
         return draw_outputs(self.network_, x, self.n_draws, self.seed_)
 
-    @property
-    def feature_relevance_(self) -> Array:
-        """How much each input can move the first layer, [D], largest 1.
-
-        The norm of an input's row of mean weights: inputs are standardised, so rows compare.
-        """
+    def _relevance(self) -> Array:
+        """The norm of each input's row of mean weights: inputs are standardised, so rows compare."""
         first = self.network_.layers[0]
         assert isinstance(first, BayesianLinear)
         with torch.no_grad():
             weight = first.mean_weight()[..., : self.n_features_in_, :]
-            relevance = torch.linalg.vector_norm(weight, dim=-1).mean(0).numpy().astype(np.float64)
-        return relevance / max(relevance.max(), np.finfo(np.float64).tiny)
+            return torch.linalg.vector_norm(weight, dim=-1).mean(0).numpy().astype(np.float64)
 
 
 class VariationalNumbers(NumbersMixin, VariationalEstimator):
