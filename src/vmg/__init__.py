@@ -6,6 +6,7 @@ Names and modules are loaded when they are first used, so that each costs only w
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -46,25 +47,16 @@ if TYPE_CHECKING:
     from vmg.variational import VMGClassifier, VMGRegressor
 else:  # hidden from type checkers, for which a module with __getattr__ has every name
     _MODULES = {
-        "ElboTerms": "objective",
+        **dict.fromkeys(("TableClassifier", "TableRegressor"), "estimators"),
+        **dict.fromkeys(("VMGClassifier", "VMGRegressor"), "variational"),
+        **dict.fromkeys(("ElboTerms", "collapsed_elbo", "elbo", "kl_warmup"), "objective"),
+        **dict.fromkeys(("freeze_draws", "predict", "sample_functions"), "prediction.networks"),
         "MatrixNormal": "math.matrix_normal",
         "ModelFileError": "model_file",
-        "TableClassifier": "estimators",
-        "TableRegressor": "estimators",
-        "VMGClassifier": "variational",
-        "VMGRegressor": "variational",
-        "collapsed_elbo": "objective",
         "compare": "review.holdout",
-        "elbo": "objective",
-        "freeze_draws": "prediction.networks",
-        "kl_warmup": "objective",
-        "predict": "prediction.networks",
-        "sample_functions": "prediction.networks",
     }
 
     def __getattr__(name):
-        from importlib import import_module
-
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         module = import_module(f"{__name__}.{_MODULES.get(name, name)}")
@@ -81,15 +73,13 @@ def load(path: str | os.PathLike[str]) -> TableClassifier | TableModel | TableRe
 
     Loading runs no code from the file. A missing, damaged, foreign or newer file raises :class:`ModelFileError`.
     """
-    from importlib import import_module
-
     from vmg.model_file import ModelFileError, read
 
     tensors, document = read(path)
     name = str(document.get("holds"))
     if name not in ("TableClassifier", "TableModel", "TableRegressor", "VMGClassifier", "VMGRegressor"):
         raise ModelFileError(f"{os.fspath(path)} does not describe a whole model: it holds {name:.40}")
-    kind: type[Any] = getattr(import_module(f"vmg.{'variational' if name.startswith('VMG') else 'estimators'}"), name)
+    kind: Any = getattr(import_module(f"vmg.{'variational' if name.startswith('VMG') else 'estimators'}"), name)
     model: TableClassifier | TableModel | TableRegressor | VMGClassifier | VMGRegressor
     model = kind.from_document(tensors, document)
     return model

@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from vmg.files import Run, replacing
+from vmg.files import replacing
 
 __all__ = [
     "FORMAT_VERSION",
@@ -34,13 +34,11 @@ __all__ = [
     "from_fields",
     "prefixed",
     "read",
-    "read_state",
     "require_shapes",
     "require_size",
     "stripped",
     "to_bytes",
     "write",
-    "write_state",
 ]
 
 Tensors: TypeAlias = dict[str, Tensor]
@@ -53,6 +51,7 @@ FORMAT_VERSION = 4
 
 DOCUMENT, DIGEST = "vmg", "sha256"  # keys of the safetensors metadata
 HEADER_START = b'{"__metadata__"'
+FOREIGN = "is not a vmg model: expected a safetensors file with vmg's document"
 MAX_FILE_BYTES = 2**30
 """Most bytes of a model that is read; fits of tables have a thousandth of it."""
 
@@ -154,8 +153,10 @@ def from_bytes(data: bytes, name: str) -> tuple[Tensors, Document]:
     """The tensors and the document in the contents of a model file, whose name errors have."""
     metadata = _metadata(data, name)
     text = metadata[DOCUMENT]
-    document = _parse(text, name)
-    version = document["version"]
+    document = _from_json(text, f"{name} is damaged: its document")
+    version = document.get("version") if isinstance(document, dict) else None
+    if version is None or document.get("format") != FORMAT or type(version) is not int or version < 1:
+        raise ModelFileError(f"{name} is not a vmg model: its document names no format and version")
     if version > FORMAT_VERSION:
         raise ModelFileError(
             f"{name} was written by a newer vmg (file format {version}, this one reads up to {FORMAT_VERSION}); "
@@ -176,26 +177,6 @@ def from_bytes(data: bytes, name: str) -> tuple[Tensors, Document]:
     return tensors, document
 
 
-def write_state(
-    path: str | os.PathLike[str], run: Run, holds: str, tensors: Mapping[str, Tensor], document: Mapping[str, Any]
-) -> None:
-    """Write the state of a resumable run to one file, with the settings of the run."""
-    write(path, tensors, {"holds": holds, "run": run.to_document(), **document})
-
-
-def read_state(
-    path: str | os.PathLike[str], run: Run, holds: str, *, max_bytes: int = MAX_FILE_BYTES
-) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """The state that :func:`write_state` wrote, None where there is no file; a RunError where it is another run's."""
-    if not os.path.exists(path):
-        return None
-    tensors, document = read(path, max_bytes=max_bytes)
-    if document.get("holds") != holds:
-        raise ModelFileError(f"{os.fspath(path)} must hold a {holds}; got {document.get('holds')!s:.40}")
-    run.require_same(document.get("run"), path)
-    return tensors, document
-
-
 def _read_bytes(path: str | os.PathLike[str], max_bytes: int) -> bytes:
     """The contents of a regular file of a size that a model may have; nothing else is opened."""
     name = os.fspath(path)
@@ -207,16 +188,14 @@ def _read_bytes(path: str | os.PathLike[str], max_bytes: int) -> bytes:
             raise ModelFileError(f"{name} must have at most {max_bytes:,} bytes; got {status.st_size:,}")
         with open(path, "rb") as file:
             start = file.read(LENGTH_BYTES + len(HEADER_START))
-            if status.st_size > len(start):
-                _check_start(start, name)  # before a large file is read that is no model
-            return start + file.read(status.st_size - len(start))
+            _header_length(start, name)  # before a large file is read that is no model
+            return start + file.read()
+    except ModelFileError:
+        raise
     except FileNotFoundError as error:
         raise ModelFileError(f"there is no file {name}") from error
     except (OSError, ValueError) as error:
-        if isinstance(error, ModelFileError):
-            raise
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise ModelFileError(f"cannot read {name}: {reason}") from error
+        raise ModelFileError(f"cannot read {name}: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
@@ -235,14 +214,6 @@ def _tensor_bytes(name: str, tensor: Tensor) -> Iterator[bytes]:
         yield piece.cpu().clone(memory_format=torch.contiguous_format).flatten().view(torch.uint8).numpy().tobytes()
 
 
-def _parse(text: str, name: str) -> dict[str, Any]:
-    document: dict[str, Any] = _from_json(text, f"{name} is damaged: its document")
-    version = document.get("version") if isinstance(document, dict) else None
-    if version is None or document.get("format") != FORMAT or type(version) is not int or version < 1:
-        raise ModelFileError(f"{name} is not a vmg model: its document names no format and version")
-    return document
-
-
 def _from_json(text: str | bytes, what: str) -> Any:
     try:
         return json.loads(text)
@@ -250,30 +221,29 @@ def _from_json(text: str | bytes, what: str) -> Any:
         raise ModelFileError(f"{what} is not JSON ({error})") from error
 
 
-def _check_start(start: bytes, name: str) -> None:
-    """Raise unless a file starts as models do, with a header of a size that models have."""
-    head = start[LENGTH_BYTES:]
+def _header_length(data: bytes, name: str) -> int:
+    """Bytes of the header of a file that starts as models do; a ModelFileError for any other file."""
+    if not data:
+        raise ModelFileError(f"{name} is empty")
+    head = data[LENGTH_BYTES : LENGTH_BYTES + len(HEADER_START)]
     if not head or not HEADER_START.startswith(head):
-        raise ModelFileError(f"{name} is not a vmg model: expected a safetensors file with vmg's document")
-    length = int.from_bytes(start[:LENGTH_BYTES], "little")
+        raise ModelFileError(f"{name} {FOREIGN}")
+    length = int.from_bytes(data[:LENGTH_BYTES], "little")
     if length > MAX_HEADER_BYTES:
-        raise ModelFileError(
-            f"{name} is damaged: its header must have at most {MAX_HEADER_BYTES:,} bytes; got {length:,}"
-        )
+        most = f"its header must have at most {MAX_HEADER_BYTES:,} bytes; got {length:,}"
+        raise ModelFileError(f"{name} is damaged: {most}")
+    return length
 
 
 def _metadata(data: bytes, name: str) -> dict[str, str]:
     """The metadata in the header of a safetensors file that vmg wrote."""
-    if not data:
-        raise ModelFileError(f"{name} is empty")
-    _check_start(data[: LENGTH_BYTES + len(HEADER_START)], name)
-    length = int.from_bytes(data[:LENGTH_BYTES], "little")
+    length = _header_length(data, name)
     if len(data) < LENGTH_BYTES + length:
         raise ModelFileError(f"{name} is truncated: its header has {length} bytes, the file {len(data)}")
     header = _from_json(data[LENGTH_BYTES : LENGTH_BYTES + length], f"{name} is damaged: its header")
-    metadata = header.get("__metadata__") if isinstance(header, dict) else None
+    metadata = header["__metadata__"]
     if not isinstance(metadata, dict) or not isinstance(metadata.get(DOCUMENT), str):
-        raise ModelFileError(f"{name} is not a vmg model: expected a safetensors file with vmg's document")
+        raise ModelFileError(f"{name} {FOREIGN}")
     return metadata
 
 

@@ -19,7 +19,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from vmg.files import Run
 from vmg.math.linalg import all_finite
-from vmg.model_file import ModelFileError, prefixed, read_state, stripped, write_state
+from vmg.model_file import ModelFileError, prefixed, read, stripped, write
 from vmg.nn.bayesian import BayesianModule, kl_divergence
 from vmg.training.progress import ALL_DONE, History, Progress
 
@@ -153,10 +153,12 @@ class KeptRun:
     def resume(self, n_steps: int) -> int:
         """Go on from the file, where there is one; the number of steps done, all of them where the run was stopped."""
         path, history = self.checkpoint.path, self.history
-        kept = read_state(path, Run(self.settings), HOLDS, max_bytes=MAX_BYTES)
-        if kept is None:
+        if not path.exists():
             return 0
-        tensors, document = kept
+        tensors, document = read(path, max_bytes=MAX_BYTES)
+        if document.get("holds") != HOLDS:
+            raise ModelFileError(f"{path} must hold a {HOLDS}; got {document.get('holds')!s:.40}")
+        Run(self.settings).require_same(document.get("run"), path)
         try:
             history.records += [Progress(**report) for report in document["reports"]]
             history.stopped, done = str(document["stopped"] or ALL_DONE), history.last.step
@@ -172,7 +174,8 @@ class KeptRun:
         if last or len(history.records) % checkpoint.every == 0:
             document = {"reports": [asdict(record) for record in history.records], "stopped": history.stopped}
             checkpoint.path.parent.mkdir(parents=True, exist_ok=True)
-            write_state(checkpoint.path, Run(self.settings), HOLDS, self._tensors(), document)
+            run = Run(self.settings).to_document()
+            write(checkpoint.path, self._tensors(), {"holds": HOLDS, "run": run, **document})
 
     def _tensors(self) -> dict[str, Tensor]:
         """All tensors of the run's state, by name."""
