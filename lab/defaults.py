@@ -26,9 +26,18 @@ from vmg.files import append_lines, read_lines
 from vmg.fit.design import Standardiser
 from vmg.metrics import interval_coverage, rmse
 from vmg.prediction import Prediction, draw_functions
-from vmg.variational import recipe
-from vmg.variational.fitter import STANDARD, Fitted, Fitter, Method, TrainingSet, predictions
-from vmg.variational.recipe import LONG, GaussianNoise, matrix_gaussian_networks
+from vmg.variational import fitter as fitting
+from vmg.variational.fitter import (
+    LONG,
+    STANDARD,
+    Fitted,
+    Fitter,
+    GaussianNoise,
+    Method,
+    TrainingSet,
+    matrix_gaussian_networks,
+    predictions,
+)
 from vmg_paper.data import TABLES, load_table, standard_splits
 from vmg_paper.experiments.results_file import Record
 
@@ -61,7 +70,7 @@ def validate(name: str, settings: dict[str, Any], limits: list[float]) -> list[R
     """One record for each limit."""
     X, y = training_rows(name, settings["max_rows"])
     splits = list(ShuffleSplit(N_SPLITS, test_size=0.2, random_state=1).split(X))
-    recipe.NOISE_BALANCE = settings["balance"]
+    fitting.NOISE_BALANCE = settings["balance"]
     members = settings["members"]
     networks = matrix_gaussian_networks((settings["hidden"],), settings["activation"], n_pseudo=settings["n_pseudo"])
     pairs = [(limit, split) for limit in limits for split in splits]
@@ -133,7 +142,7 @@ def main() -> None:
     parser.add_argument("--tables", default=",".join([*TABLES[:-1], "diabetes", *SIMULATED]))
     parser.add_argument("--max-noise", default="0.01,0.03,0.08,0.2,0.5")
     parser.add_argument("--noise", choices=["input", "constant"], default="input")
-    parser.add_argument("--balance", type=float, default=recipe.NOISE_BALANCE)
+    parser.add_argument("--balance", type=float, default=fitting.NOISE_BALANCE)
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--members", type=int, default=1)
     parser.add_argument("--hidden", type=int, default=50)

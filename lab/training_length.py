@@ -23,8 +23,7 @@ from defaults import Rows, training_rows
 from sklearn.model_selection import ShuffleSplit
 
 from vmg.metrics import interval_coverage, rmse
-from vmg.variational.fitter import Fitter, Method
-from vmg.variational.recipe import LONG, GaussianNoise, matrix_gaussian_networks, search_noise
+from vmg.variational.fitter import LONG, Fitter, GaussianNoise, Method, matrix_gaussian_networks, search_noise
 from vmg_paper.experiments.results_file import Record, measure_missing
 from vmg_paper.experiments.table1_methods import hidden_layers
 

@@ -4,8 +4,7 @@ import numpy as np
 import torch
 
 from quick import linear_table
-from vmg.variational.fitter import Fitter, Method, TrainingSet
-from vmg.variational.recipe import GaussianNoise, given, matrix_gaussian_networks
+from vmg.variational.fitter import Fitter, GaussianNoise, Method, TrainingSet, given, matrix_gaussian_networks
 
 METHOD = Method(matrix_gaussian_networks((8,), n_pseudo=2), GaussianNoise(), given(0.25))
 

@@ -10,8 +10,17 @@ from small_fits import small_fitter, small_rows
 
 from quick import class_table, linear_table, regressor
 from vmg.variational import VMGClassifier, VMGRegressor
-from vmg.variational.fitter import STANDARD, VALIDATION_DRAWS, BestSoFar, Budget, EarlyStopping, Fitter
-from vmg.variational.recipe import LONG, QUICK, QUICK_NUMBERS
+from vmg.variational.fitter import (
+    LONG,
+    QUICK,
+    QUICK_NUMBERS,
+    STANDARD,
+    VALIDATION_DRAWS,
+    BestSoFar,
+    Budget,
+    EarlyStopping,
+    Fitter,
+)
 from vmg_paper.baselines import Graves
 
 
@@ -139,12 +148,10 @@ def test_it_weighs_the_rows_held_out():
     for w in (None, weight):
         rows = small_rows(20, w)
 
-        def log_probs(rows=rows):
-            return fitter.held_out_log_probs(*parts, [rows], VALIDATION_DRAWS)
-
-        check = BestSoFar(parts, [rows], log_probs, EarlyStopping())
+        check = BestSoFar(replace(fitter, early_stopping=EarlyStopping()), parts, [rows])
         assert not check(fitted.history.last)
-        assert check.scores[0] == pytest.approx(np.average(log_probs()[0], weights=w), rel=1e-5)
+        [log_probs] = fitter.held_out_log_probs(*parts, [rows], VALIDATION_DRAWS)
+        assert check.scores[0] == pytest.approx(np.average(log_probs, weights=w), rel=1e-5)
 
 
 def test_held_out_scores_are_those_of_predictions():

@@ -27,28 +27,26 @@ from vmg.prediction import ClassPrediction, Prediction
 from vmg.priors import FixedPrior, GammaPrior, IsotropicPrior, Prior
 from vmg.training import Callback
 from vmg.variational.fitter import (
+    CANDIDATES,
+    LONG,
+    QUICK,
+    QUICK_NUMBERS,
     STANDARD,
     Budget,
     EarlyStopping,
     Fitted,
     Fitter,
+    GaussianNoise,
     LikelihoodFactory,
     Method,
     TrainingSet,
-    draw_outputs,
-    predictions,
-    without_pseudo_data,
-)
-from vmg.variational.recipe import (
-    CANDIDATES,
-    LONG,
-    QUICK,
-    QUICK_NUMBERS,
-    GaussianNoise,
     categorical,
+    draw_outputs,
     given,
     matrix_gaussian_networks,
+    predictions,
     search_noise,
+    without_pseudo_data,
 )
 
 __all__ = ["VMGClassifier", "VMGEstimator", "VMGRegressor", "VariationalEstimator", "VariationalNumbers"]

@@ -1,15 +1,21 @@
-"""Fits networks by the variational objective: all members of all training sets train as one batched network.
+"""Fits the paper's model, and other networks, by the variational objective; several fits train as one batched network.
 
-A :class:`Method` says what is fitted. A fitted network can learn online: the posterior so far becomes the prior of rows
-to come.
+A :class:`Method` says what is fitted: networks, likelihoods, and a search for what the objective cannot choose. Of the
+paper's model that is the limit on the noise of its pseudo-data. No single limit suits every table: little noise lets
+pseudo-points carry much detail, which nearly noise-free targets need and noisy ones turn into overfitting. The KL is
+known up to a constant that depends on the limit, so held-out rows choose it.
+
+A fitted network can learn online: the posterior so far becomes the prior of rows to come.
 """
 
 from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,37 +25,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vmg.fit.design import threads_for
-from vmg.likelihoods import CategoricalLikelihood, GaussianLikelihood, Likelihood
+from vmg.likelihoods import CategoricalLikelihood, GaussianLikelihood, HeteroscedasticLikelihood, Likelihood
 from vmg.nn.bayesian import use_generator
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
-from vmg.nn.mlp import MLP
+from vmg.nn.mlp import MLP, Activation
 from vmg.prediction import ClassPrediction, Prediction, draw_functions
-from vmg.priors import FixedPrior
+from vmg.priors import FixedPrior, GammaPrior, Prior
 from vmg.training import Callback, History, Progress, Schedule, cosine, train
 
-__all__ = [
-    "STANDARD",
-    "Array",
-    "BestSoFar",
-    "Budget",
-    "Choice",
-    "EarlyStopping",
-    "Fitted",
-    "Fitter",
-    "LikelihoodFactory",
-    "Method",
-    "NetworkFactory",
-    "Search",
-    "State",
-    "TrainingSet",
-    "draw_outputs",
-    "hold_out",
-    "posterior_as_prior",
-    "predictions",
-    "separate",
-    "stack",
-    "without_pseudo_data",
-]
+__all__ = ["Budget", "EarlyStopping", "Fitted", "Fitter", "GaussianNoise", "Method", "TrainingSet", "search_noise"]
 
 Array = NDArray[np.float64]
 
@@ -82,16 +66,15 @@ def hold_out(
     sets: list[TrainingSet], fraction: float, generator: torch.Generator
 ) -> tuple[list[TrainingSet], list[TrainingSet]]:
     """Every set without a random fraction of its rows, and these rows."""
-    inside: list[TrainingSet] = []
-    outside: list[TrainingSet] = []
+    inside, outside = [], []
     for rows in sets:
         n = len(rows.x)
         n_held = min(max(1, round(fraction * n)), n - 1)
         if n_held < 1:
             raise ValueError(f"early_stopping needs at least 2 rows to hold one out; got {n}")
-        order = torch.randperm(n, generator=generator)
-        inside.append(rows.take(order[n_held:]))
-        outside.append(rows.take(order[:n_held]))
+        held, kept = torch.randperm(n, generator=generator).split([n_held, n - n_held])
+        inside.append(rows.take(kept))
+        outside.append(rows.take(held))
     return inside, outside
 
 
@@ -122,6 +105,17 @@ def predictions(likelihood: Any, functions: Tensor, n_sets: int = 1) -> list[Any
     whole = (part.double().expand(*functions.shape[:2], *part.shape[-2:]) for part in parts)
     each = zip(*(part.chunk(n_sets, 1) for part in whole), strict=True)
     return [kind(*(part.flatten(0, 1).numpy() for part in own)) for own in each]
+
+
+def draw_outputs(network: MLP, x: Tensor, n_draws: int, seed: int) -> Tensor:
+    """Posterior draws [S, replicas, N, C] of the outputs at x, with as many threads as that work is worth."""
+    with _threads(network, n_draws * x.shape[-2]):
+        return draw_functions(network, x, n_draws, seed)
+
+
+def _threads(network: MLP, n_rows: int) -> AbstractContextManager[None]:
+    """Threads for a network at some rows, about a multiply-add for each row and parameter."""
+    return threads_for(float(n_rows * sum(p.numel() for p in network.parameters())))
 
 
 # -- what is fitted ---------------------------------------------------------------------------------------------------
@@ -182,16 +176,90 @@ class Budget:
 
 STANDARD = Budget(12_000, 20_000, batches=64)
 
+QUICK = Budget(2_000, 10_000, batches=64)
+"""The budget of a single network with pseudo-data (lab/vmg_time.py)."""
 
-def draw_outputs(network: MLP, x: Tensor, n_draws: int, seed: int) -> Tensor:
-    """Posterior draws [S, replicas, N, C] of the outputs at x, with as many threads as that work is worth."""
-    with threads_for(_work(network, n_draws * x.shape[-2])):
-        return draw_functions(network, x, n_draws, seed)
+QUICK_NUMBERS = Budget(2_000, 10_000, batches=3)
+"""The same for numbers: batches that are eight times as large cost little more. Classes overfit with them."""
+
+LONG = Budget(30_000, 40_000, batches=128, trial_batches=128)
+"""The budget of ensembles of regressors; see docs/table1.md."""
 
 
-def _work(network: MLP, n_rows: int) -> float:
-    """Multiply-adds, about, of a network at some rows: one for each parameter."""
-    return float(n_rows * sum(p.numel() for p in network.parameters()))
+# -- networks and likelihoods -----------------------------------------------------------------------------------------
+
+NOISE_FADE = (0.3, 0.6)
+"""Share of training between which input-dependent noise is faded in: the mean settles first."""
+
+NOISE_BALANCE = 0.5
+"""How far the mean is fitted as under constant noise: see :class:`~vmg.likelihoods.HeteroscedasticLikelihood`."""
+
+
+def per_replica(values: Sequence[float]) -> float | torch.Tensor:
+    """Numbers of all replicas as a layer takes them: one where all are the same, else a tensor."""
+    if len(set(values)) == 1:
+        return float(values[0])
+    return torch.as_tensor(values, dtype=torch.get_default_dtype(), device="cpu")  # also while shapes alone are made
+
+
+def matrix_gaussian_networks(
+    hidden: tuple[int, ...],
+    activation: str | Activation = "relu",
+    *,
+    make_prior: Callable[[], Prior] = GammaPrior,
+    initial_scale: float = math.exp(-9),
+    **options: Any,
+) -> NetworkFactory:
+    """Networks of the paper's layers; a choice is the limit ``max_noise`` on the noise √α of pseudo-points.
+
+    Args:
+        hidden, activation: of :class:`~vmg.nn.MLP`.
+        make_prior: gives each network its prior.
+        initial_scale: of the weights at the start; chosen by the bound that a given number of steps reaches.
+        options: all others of :class:`~vmg.nn.MLP` and :class:`~vmg.nn.MatrixGaussianLinear`.
+    """
+    options |= {"activation": activation, "initial_scale": initial_scale}
+
+    def make(n_inputs: int, n_outputs: int, choices: Sequence[Choice]) -> MLP:
+        own: dict[str, Any] = {"max_noise": per_replica(choices), "batch_shape": (len(choices),)}
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            # the paper itself uses more pseudo-points than inputs on narrow tables
+            warnings.filterwarnings("ignore", message="n_pseudo should be <")
+            return MLP(n_inputs, hidden, n_outputs, prior=make_prior(), **own, **options)
+
+    return make
+
+
+def categorical(n_steps: int, units: Array, choices: Sequence[Choice]) -> Likelihood:
+    """Classes, one output of the network each."""
+    return CategoricalLikelihood()
+
+
+@dataclass(frozen=True)
+class GaussianNoise:
+    """Gaussian noise of learned precision: the same everywhere, or a function of the input."""
+
+    by_input: bool = False
+    prior: tuple[float, float] = (1.0, 1e-3)
+    """Gamma(concentration, rate) of the precision in standardised units."""
+
+    def __post_init__(self) -> None:
+        if np.shape(self.prior) != (2,):
+            raise ValueError(f"noise_prior must be (concentration, rate); got {self.prior!r}")
+
+    def __call__(self, n_steps: int, units: Array, choices: Sequence[Choice]) -> Likelihood:
+        (n_replicas, n_targets), (concentration, rate) = units.shape, (float(value) for value in self.prior)
+        options: dict[str, Any] = {"concentration": concentration, "rate": rate, "batch_shape": (n_replicas,)}
+        likelihood = GaussianLikelihood(n_targets, **options)
+        if self.by_input:
+            start, stop = (int(share * n_steps) for share in NOISE_FADE)
+            options |= {"balance": NOISE_BALANCE, "fade": (start, max(stop, start + 1))}
+            likelihood = HeteroscedasticLikelihood(n_targets, **options)
+        # Start at noise of unit precision, which is a standardised target's own. The prior's mean, 1000, would make
+        # the first gradient so large that Adam, which remembers squares for a thousand steps, hardly moves after it.
+        with torch.no_grad():
+            likelihood.log_rate.copy_(likelihood.log_concentration)
+        return likelihood
 
 
 # -- early stopping ---------------------------------------------------------------------------------------------------
@@ -211,33 +279,27 @@ class EarlyStopping(NamedTuple):
 class BestSoFar:
     """A callback of training: keeps the state with the best held-out score, and ends training when none improves.
 
-    Each set is judged by itself, so that none learns anything from another's rows. ``log_probs`` gives log p(y) of the
-    held-out rows of each set under the present state of ``modules``, the network and its likelihood.
+    Each set is judged by itself, so that none learns anything from another's rows.
     """
 
-    def __init__(
-        self,
-        modules: tuple[MLP, Likelihood],
-        held_out: list[TrainingSet],
-        log_probs: Callable[[], list[Array]],
-        rule: EarlyStopping,
-    ) -> None:
-        self._modules, self._held_out, self._log_probs, self._rule = modules, held_out, log_probs, rule
+    def __init__(self, fitter: Fitter, modules: tuple[MLP, Likelihood], held_out: list[TrainingSet]) -> None:
+        self._fitter, self._modules, self._held_out = fitter, modules, held_out
         self._waited = [0] * len(held_out)
         self.scores = [-math.inf] * len(held_out)
         self.states: list[State | None] = [None] * len(held_out)
 
     def __call__(self, progress: Progress) -> bool:
-        now: State | None = None
-        for k, (rows, log_probs) in enumerate(zip(self._held_out, self._log_probs(), strict=True)):
-            if self._waited[k] >= self._rule.patience:
+        rule, now = self._fitter.early_stopping or EarlyStopping(), None
+        each = self._fitter.held_out_log_probs(*self._modules, self._held_out, VALIDATION_DRAWS)
+        for k, (rows, log_probs) in enumerate(zip(self._held_out, each, strict=True)):
+            if self._waited[k] >= rule.patience:
                 continue
-            score = float(np.average(log_probs, weights=None if rows.weight is None else rows.weight.numpy()))
+            score = float(np.average(log_probs, weights=rows.weight))
             self._waited[k] += 1
-            if score > self.scores[k] + self._rule.tol:
+            if score > self.scores[k] + rule.tol:
                 now = now or copy.deepcopy((self._modules[0].state_dict(), self._modules[1].state_dict()))
                 self.scores[k], self.states[k], self._waited[k] = score, now, 0
-        return min(self._waited) >= self._rule.patience
+        return min(self._waited) >= rule.patience
 
 
 # -- fitting ----------------------------------------------------------------------------------------------------------
@@ -326,11 +388,10 @@ class Fitter:
         callbacks, best, train_sets = [*self.callbacks], None, sets
         if self.early_stopping is not None:
             train_sets, held_out = hold_out(sets, self.early_stopping.fraction, generator)
-            log_probs = partial(self.held_out_log_probs, network, likelihood, held_out, VALIDATION_DRAWS)
-            best = BestSoFar((network, likelihood), held_out, log_probs, self.early_stopping)
+            best = BestSoFar(self, (network, likelihood), held_out)
             callbacks.append(best)
         x, y, weight, n_rows = stack(train_sets, self.n_members)
-        with threads_for(_work(network, batch_size)):
+        with _threads(network, batch_size):
             history = train(
                 network,
                 likelihood,
@@ -362,6 +423,141 @@ class Fitter:
             own = {name: value if value.shape == shapes[name] else value[members] for name, value in part.items()}
             module.eval().load_state_dict(own)
         return Fitted(*modules, whole.history, whole.n_epochs, choices)
+
+
+# -- what is searched -------------------------------------------------------------------------------------------------
+
+
+def given(choice: Choice = None) -> Search:
+    """No search: the same choice for all."""
+    return lambda fitter, sets: [[choice] * fitter.n_members for _ in sets]
+
+
+HELD_OUT = 0.2  # of the rows in each trial
+
+
+class Trials(NamedTuple):
+    """Networks trained on a part of each set, and the rows that they have not seen."""
+
+    fitter: Fitter
+    trained: Fitted
+    held_out: list[TrainingSet]  # for each candidate, of each set, ``repeats`` times over
+    repeats: int
+
+
+def run_trials(
+    fitter: Fitter, sets: list[TrainingSet], candidates: Sequence[Choice], *, enough: int, most_steps: int
+) -> Trials:
+    """Train every candidate on a random part of each set, all as one batched network.
+
+    Sets of fewer than ``enough`` rows are split up to three times.
+    """
+    repeats = int(np.clip(round(enough / min(len(rows.x) for rows in sets)), 1, 3))
+    generator = torch.Generator().manual_seed(fitter.seed)
+    inside, outside = hold_out([rows for rows in sets for _ in range(repeats)], HELD_OUT, generator)
+    budget = replace(fitter.budget, batches=fitter.budget.trial_batches)
+    trial = replace(fitter, n_members=1, early_stopping=None, callbacks=(), most_steps=most_steps, budget=budget)
+    trained, _ = trial.train(inside * len(candidates), [[candidate] for candidate in candidates for _ in inside])
+    return Trials(trial, trained, outside * len(candidates), repeats)
+
+
+CANDIDATES = (0.01, 0.03, 0.08, 0.2, 0.5)
+"""Limits on √α that are tried, about evenly spaced in their logarithm; the paper's are √0.005 and √0.05 for tables."""
+
+SHARPER = (0.1, 0.3, 1.0)
+"""Shares of the smallest limit, tried where that one is chosen throughout and rows are many, down to ``SHARPEST``.
+Targets nearly free of noise want it: on validation rows of naval 0.001 has 2.92 nats a row and 0.01 has 1.38. Small
+tables do not, nor would short trials tell: on yacht 0.001 ends at 0.38 and 0.03 at 2.36 (lab/defaults.py)."""
+SHARPEST = 1e-4
+
+FEW = 20
+"""Below this many rows the largest limit is taken untried."""
+
+ENOUGH = 2_000
+"""Rows from which one trial says enough; fewer are split up to three times."""
+
+TRIAL_STEPS = 1_000
+"""A trial's steps, at most. On eleven development tables trials of 2,000 steps choose the same limits."""
+
+DRAWS = 64  # posterior draws behind a trial's score
+
+
+def search_noise(
+    fitter: Fitter, sets: list[TrainingSet], candidates: tuple[float, ...] = CANDIDATES
+) -> list[list[float]]:
+    """Choose the limit on √α for each training set, or one for each member of an ensemble.
+
+    Small sets are split several times. All trials, of every candidate, set and repetition, train as one batched
+    network. Trials of a set see its own rows alone; how many there are and how long they train follows the smallest.
+    """
+    chosen = [[CANDIDATES[-1]] * fitter.n_members for _ in sets]
+    tried = [k for k, rows in enumerate(sets) if len(rows.x) >= FEW]
+    if not tried:
+        return chosen
+    large = [sets[k] for k in tried]
+    trials = run_trials(fitter, large, candidates, enough=ENOUGH, most_steps=TRIAL_STEPS)
+    modules = trials.trained.network, trials.trained.likelihood
+    log_probs = trials.fitter.held_out_log_probs(*modules, trials.held_out, DRAWS)
+    n_trials = len(large) * trials.repeats  # of each candidate
+    for place, k in enumerate(tried):
+        own = slice(place * trials.repeats, (place + 1) * trials.repeats)
+        found = np.stack(
+            [np.concatenate(log_probs[c * n_trials : (c + 1) * n_trials][own]) for c in range(len(candidates))]
+        )
+        weights = [rows.weight.numpy() for rows in trials.held_out[own] if rows.weight is not None]
+        weight = np.concatenate(weights) if weights else None
+        one = fitter.n_members == 1
+        best = [choose_one(found, weight)] if one else choose_members(found, fitter.n_members, weight)
+        chosen[k] = [candidates[c] for c in best]
+    sharp = [k for k in tried if set(chosen[k]) == {candidates[0]}]
+    if sharp and min(len(rows.x) for rows in large) >= ENOUGH and candidates[0] > SHARPEST:
+        below = search_noise(fitter, [sets[k] for k in sharp], tuple(part * candidates[0] for part in SHARPER))
+        for k, limits in zip(sharp, below, strict=True):
+            chosen[k] = limits
+    return chosen
+
+
+def choose_one(log_probs: Array, weight: Array | None = None) -> int:
+    """The last candidate that is not clearly worse than the best: by no more than one standard error.
+
+    Candidates are in order of caution. The rule (Breiman et al. 1984, §3.4.3, with the error of the difference, row by
+    row) leans to the cautious side, because an overconfident network cannot be mended by others, as in an ensemble,
+    and because trials are shorter than the training that follows, in which sharp candidates overfit more.
+
+    Args:
+        log_probs: log p(y) of every held-out row under each candidate, [candidates, N].
+        weight: of each row.
+    """
+    best = np.average(log_probs, axis=1, weights=weight).argmax()
+    deficit = log_probs[best] - log_probs
+    mean = np.average(deficit, axis=1, weights=weight)
+    spread = np.average((deficit - mean[:, None]) ** 2, axis=1, weights=weight)
+    error = np.sqrt(spread / log_probs.shape[1])
+    return int(np.flatnonzero(mean <= error)[-1])
+
+
+def choose_members(log_probs: Array, n_members: int, weight: Array | None = None) -> NDArray[np.int64]:
+    """The candidates, one for each member, whose equal mixture explains held-out rows well.
+
+    Members are added one by one, each time the candidate that makes the mixture so far the most likely (greedy
+    selection with replacement, Caruana et al. 2004). Members with different limits err differently: small ones predict
+    better, large ones know their limits, and the mixture has some of both.
+
+    Args:
+        log_probs: log p(y) of every held-out row under each candidate, [candidates, N].
+        n_members: how many to choose.
+        weight: of each row.
+
+    Returns:
+        Indices of candidates, ascending.
+    """
+    members: list[int] = []
+    total = np.full(log_probs.shape[1], -np.inf)  # log of the sum of the members' densities
+    for _ in range(n_members):
+        mixtures = np.logaddexp(total, log_probs)
+        members.append(int(np.average(mixtures, axis=1, weights=weight).argmax()))
+        total = mixtures[members[-1]]
+    return np.sort(members)
 
 
 # -- learning online ----------------------------------------------------------------------------------------------

@@ -15,8 +15,7 @@ from vmg.estimators.base import parameter
 from vmg.nn.bayesian import BayesianLinear
 from vmg.nn.mlp import MLP, Activation
 from vmg.variational.estimators import VariationalNumbers
-from vmg.variational.fitter import LikelihoodFactory, Method
-from vmg.variational.recipe import GaussianNoise, given
+from vmg.variational.fitter import GaussianNoise, LikelihoodFactory, Method, given
 
 __all__ = [
     "Baseline",

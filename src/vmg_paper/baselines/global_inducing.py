@@ -14,8 +14,7 @@ from vmg.likelihoods import Likelihood
 from vmg.nn.bayesian import use_generator
 from vmg.prediction import Prediction
 from vmg.training import cosine, train
-from vmg.variational.fitter import TrainingSet, stack
-from vmg.variational.recipe import GaussianNoise
+from vmg.variational.fitter import GaussianNoise, TrainingSet, stack
 from vmg_paper.baselines.batched_regressor import Array, BatchedRegressor, Rows
 from vmg_paper.layers import GlobalInducingMLP
 

@@ -19,8 +19,19 @@ from vmg.nn.mlp import Activation
 from vmg.prediction import draw_functions
 from vmg.priors import GammaPrior, IsotropicPrior
 from vmg.training import constant
-from vmg.variational.fitter import Array, Fitter, LikelihoodFactory, Method, TrainingSet, stack
-from vmg.variational.recipe import Trials, given, matrix_gaussian_networks, per_replica, run_trials
+from vmg.variational.fitter import (
+    Array,
+    Fitter,
+    LikelihoodFactory,
+    Method,
+    TrainingSet,
+    Trials,
+    given,
+    matrix_gaussian_networks,
+    per_replica,
+    run_trials,
+    stack,
+)
 from vmg_paper.baselines.base import Baseline, LayerBaseline
 from vmg_paper.layers import DeterministicLinear, DropoutLinear, GravesLinear, MeanFieldLinear
 

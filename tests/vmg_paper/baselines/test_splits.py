@@ -12,7 +12,7 @@ from sklearn.model_selection import KFold, ShuffleSplit
 import vmg
 from quick import class_table, classifier, ensemble_regressor, linear_table, regressor
 from vmg.fit.design import Standardiser
-from vmg.variational.recipe import CANDIDATES
+from vmg.variational.fitter import CANDIDATES
 from vmg_paper.baselines.splits import fit_splits
 
 LINEAR = {"hidden_layer_sizes": (), "n_pseudo": 0, "max_iter": 100}

@@ -8,8 +8,7 @@ import pytest
 import vmg
 from quick import assert_same_bits, linear_table, regressor
 from vmg.variational import VMGRegressor
-from vmg.variational.fitter import Fitter
-from vmg.variational.recipe import CANDIDATES, TRIAL_STEPS, choose_members, choose_one
+from vmg.variational.fitter import CANDIDATES, TRIAL_STEPS, Fitter, choose_members, choose_one
 
 
 def test_a_given_noise_limit_is_used():
@@ -58,7 +57,7 @@ def test_sharper_limits_are_tried_below_a_sharpest_that_wins(liked, tried, chose
         return [np.full(len(rows.x), -abs(np.log(b / liked))) for b, rows in zip(limits, held_out, strict=True)]
 
     monkeypatch.setattr(Fitter, "held_out_log_probs", score)
-    monkeypatch.setattr("vmg.variational.recipe.ENOUGH", 30)
+    monkeypatch.setattr("vmg.variational.fitter.ENOUGH", 30)
     model = regressor(max_noise="auto", max_iter=3, n_members=n_members).fit(X, y)
     for found, expected in zip(trials, tried, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-6)
