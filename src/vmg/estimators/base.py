@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import field, fields
+from numbers import Integral
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_consistent_length, check_random_state
+from sklearn.utils._param_validation import Interval
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from sklearn.utils.validation import _check_y as check_targets
@@ -33,13 +35,16 @@ from vmg.training import Callback, History, TrainingError, print_progress
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Array", "ClassesMixin", "EstimatorBase", "NumbersMixin", "draw_seed", "parameter", "to_dense"]
+__all__ = ["DRAWS", "Array", "ClassesMixin", "EstimatorBase", "NumbersMixin", "draw_seed", "parameter", "to_dense"]
 
 Array = NDArray[np.float64]
 
 FITTED = "fitted"  # key of the state that is kept or sent, beside the parameters
 CHECKED_ROWS = 8  # at which a fitted model must be finite
 MIN_WEIGHT = 1.5  # sum of the weights of all rows below which they were hardly meant to count rows
+
+DRAWS = Interval(Integral, 1, 10_000, closed="both")
+"""Posterior draws behind a prediction, which takes time and memory in proportion."""
 
 MAX_DENSE_CELLS = 2**27  # of a sparse table, zeros included; more would take over a gigabyte
 
@@ -466,12 +471,6 @@ class ClassesMixin(EstimatorBase):
         """Probability of each class, [N, K], in the order of ``classes_``."""
         [probabilities] = self._in_pieces(X, lambda part: part.probabilities)
         return probabilities
-
-    def sample_proba(self, X: Any, n_samples: int = 1, random_state: int | None = None) -> NDArray[Any]:
-        """Class probabilities under posterior draws, [N, n_samples, K], as scikit-activeml's classifiers give them."""
-        draws = self.pred_dist(X).samples
-        chosen = np.random.default_rng(self.seed_ if random_state is None else random_state)
-        return np.moveaxis(draws[chosen.integers(len(draws), size=n_samples)], 0, 1)
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The most probable class of each row."""

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from numbers import Integral
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils import compute_class_weight
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 
-from vmg.estimators.base import Array, ClassesMixin, parameter
+from vmg.estimators.base import DRAWS, Array, ClassesMixin, parameter
 from vmg.estimators.table_estimator import TableEstimator
 from vmg.fit.classes import ClassificationEnsemble, fit_classification
 from vmg.prediction import ClassPrediction
@@ -64,7 +63,7 @@ categorical, ignore, date_formats, decimal, random_state, verbose
 
     _: KW_ONLY
     experts: str | Sequence[str] = parameter("auto", str, "array-like")
-    n_draws: int = parameter(16, Interval(Integral, 1, 10_000, closed="both"))
+    n_draws: int = parameter(16, DRAWS)
     class_weight: dict[Any, float] | str | None = parameter(None, dict, StrOptions({"balanced"}), None)
 
     class_weights_: Array | None = field(init=False)

@@ -37,12 +37,9 @@ from vmg.prediction.transformed import LogTransform, Rectified
 from vmg.tables.inputs import TableInputs
 from vmg.training import History, Progress
 
-__all__ = ["MAX_ARRAY_BYTES", "MAX_DRAWS", "decode_attributes", "encode_attributes", "from_document", "to_document"]
+__all__ = ["MAX_ARRAY_BYTES", "decode_attributes", "encode_attributes", "from_document", "to_document"]
 
 Estimator = TypeVar("Estimator", bound=BaseEstimator)
-
-MAX_DRAWS = 10_000
-"""Posterior draws of a saved model; a prediction takes time and memory in proportion."""
 
 MAX_ARRAY_BYTES = 2**26
 """Most bytes of all classes, or all names of features."""
@@ -68,11 +65,11 @@ def to_document(estimator: BaseEstimator) -> tuple[Tensors, Document]:
     """Everything that a fitted estimator consists of."""
     if type(estimator).__name__ not in SAVED:
         raise ModelFileError(f"only {' and '.join(SAVED)} can be saved; got {type(estimator).__name__}")
-    parameters = estimator.get_params(deep=False)
     try:
-        _check_parameters(parameters)
+        estimator._validate_params()
     except ValueError as error:
-        raise ModelFileError(str(error)) from error
+        raise ModelFileError(f"the estimator cannot be saved: {error}") from error
+    parameters = estimator.get_params(deep=False)
     plain = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in parameters.items()}
     document = {
         "holds": type(estimator).__name__,
@@ -104,8 +101,8 @@ def from_document(kind: type[Estimator], tensors: Mapping[str, Tensor], document
         if document["holds"] != kind.__name__:
             raise ValueError(f"the document must hold a {kind.__name__}; got {document['holds']!r:.40}")
         parameters = {name: _decode(name, value, {}) for name, value in document["parameters"].items()}
-        _check_parameters(parameters)
         estimator = kind(**parameters)
+        estimator._validate_params()
         decode_attributes(estimator, tensors, document["attributes"])
         _check_answers(estimator)
     except ModelFileError:
@@ -116,13 +113,6 @@ def from_document(kind: type[Estimator], tensors: Mapping[str, Tensor], document
 
 
 # -- values ----------------------------------------------------------------------------------------------------------
-
-
-def _check_parameters(parameters: Mapping[str, Any]) -> None:
-    """Raise a ValueError where a parameter would make every prediction endless."""
-    n_draws = parameters.get("n_draws", 1)
-    if isinstance(n_draws, bool) or not isinstance(n_draws, int | np.integer) or not 1 <= n_draws <= MAX_DRAWS:
-        raise ValueError(f"n_draws must be a whole number from 1 to {MAX_DRAWS:,} in a saved model; got {n_draws!r}")
 
 
 def _encode(name: str, value: Any, tensors: Tensors | None) -> Any:

@@ -131,8 +131,6 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """R² of the mean on rows X with targets y; where targets have limits, of what is measured."""
-        if not self._has_limits():
-            return float(super().score(X, y, sample_weight))
         measured, mean = (np.clip(values, *self.limits) for values in (y, self.predict(X)))
         return float(r2_score(measured, mean, sample_weight=sample_weight))
 
@@ -140,7 +138,7 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
         name = self._asked_likelihood() if reset else self.likelihood_
         if name == "auto" or not LIKELIHOODS[name].paired:
             return super()._check_y(y, reset=reset)
-        if np.ndim(y) == 1 and self._has_limits():
+        if np.ndim(y) == 1 and np.isfinite(self.limits).any():
             y = super()._check_y(y, reset=reset)
             low, high = self.limits
             ends = np.where(y <= low, -np.inf, np.minimum(y, high)), np.where(y >= high, np.inf, np.maximum(y, low))
@@ -154,14 +152,13 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
         low, high = self.lower_limit, self.upper_limit
         return (-np.inf if low is None else float(low)), (np.inf if high is None else float(high))
 
-    def _has_limits(self) -> bool:
-        return self.lower_limit is not None or self.upper_limit is not None
-
     def _asked_likelihood(self) -> str:
         """The likelihood that parameters ask for; limits ask for the one of censored targets."""
-        if self._has_limits() and self.likelihood not in ("auto", "censored"):
+        if not np.isfinite(self.limits).any():
+            return self.likelihood
+        if self.likelihood not in ("auto", "censored"):
             raise ValueError(f"limits of the target need likelihood 'auto' or 'censored'; got {self.likelihood!r}")
-        return "censored" if self._has_limits() else self.likelihood
+        return "censored"
 
     def _conformal_scores(self, rows: Any, y: NDArray[Any]) -> Array:
         if self.likelihood_ == "censored":

@@ -15,7 +15,7 @@ from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin, clon
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
-from vmg.estimators.base import Array, ClassesMixin, EstimatorBase, NumbersMixin, draw_seed, parameter
+from vmg.estimators.base import DRAWS, Array, ClassesMixin, EstimatorBase, NumbersMixin, draw_seed, parameter
 from vmg.fit.design import Standardiser
 from vmg.likelihoods import Likelihood
 from vmg.model_file import stripped
@@ -79,7 +79,7 @@ class VariationalEstimator(EstimatorBase):
     validation_fraction: float = parameter(0.1, Interval(Real, 0, 1, closed="neither"))
     n_iter_no_change: int = parameter(10, *AT_LEAST_ONE)
     tol: float = parameter(1e-4, Interval(Real, 0, None, closed="left"))
-    n_draws: int = parameter(200, *AT_LEAST_ONE)
+    n_draws: int = parameter(200, DRAWS)
     random_state: int | np.random.RandomState | None = parameter(None, "random_state")
     verbose: bool | int = parameter(False, "verbose")
 

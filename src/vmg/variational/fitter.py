@@ -520,13 +520,10 @@ def search_noise(
 def choose_one(log_probs: Array, weight: Array | None = None) -> int:
     """The last candidate that is not clearly worse than the best: by no more than one standard error.
 
-    Candidates are in order of caution. The rule (Breiman et al. 1984, §3.4.3, with the error of the difference, row by
-    row) leans to the cautious side, because an overconfident network cannot be mended by others, as in an ensemble,
-    and because trials are shorter than the training that follows, in which sharp candidates overfit more.
-
-    Args:
-        log_probs: log p(y) of every held-out row under each candidate, [candidates, N].
-        weight: of each row.
+    ``log_probs`` [candidates, N] are log p(y) of every held-out row under candidates in order of caution. The rule
+    (Breiman et al. 1984, §3.4.3, with the error of the difference, row by row) leans to the cautious side, because an
+    overconfident network cannot be mended by others, as in an ensemble, and because trials are shorter than the
+    training that follows, in which sharp candidates overfit more.
     """
     best = np.average(log_probs, axis=1, weights=weight).argmax()
     deficit = log_probs[best] - log_probs
@@ -537,19 +534,11 @@ def choose_one(log_probs: Array, weight: Array | None = None) -> int:
 
 
 def choose_members(log_probs: Array, n_members: int, weight: Array | None = None) -> NDArray[np.int64]:
-    """The candidates, one for each member, whose equal mixture explains held-out rows well.
+    """The candidates, ascending, one for each member, whose equal mixture explains held-out rows well.
 
-    Members are added one by one, each time the candidate that makes the mixture so far the most likely (greedy
-    selection with replacement, Caruana et al. 2004). Members with different limits err differently: small ones predict
-    better, large ones know their limits, and the mixture has some of both.
-
-    Args:
-        log_probs: log p(y) of every held-out row under each candidate, [candidates, N].
-        n_members: how many to choose.
-        weight: of each row.
-
-    Returns:
-        Indices of candidates, ascending.
+    ``log_probs`` are those of :func:`choose_one`. Members are added one by one, each time the candidate that makes the
+    mixture so far the most likely (greedy selection with replacement, Caruana et al. 2004). Members with different
+    limits err differently: small ones predict better, large ones know their limits, and the mixture has some of both.
     """
     members: list[int] = []
     total = np.full(log_probs.shape[1], -np.inf)  # log of the sum of the members' densities
