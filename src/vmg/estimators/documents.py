@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import astuple, fields
+from dataclasses import asdict, astuple, fields
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
