@@ -108,8 +108,8 @@ class NumberPrediction(ABC):
         """log p(y) of rows, [N], of all outputs together."""
 
     @abstractmethod
-    def _factors(self) -> tuple[Array, Array]:
-        """F [K, N, C] of functions that all outputs share, and of those that each output has alone."""
+    def _factors(self) -> tuple[Array, int]:
+        """F [K, N, C] of functions, and how many of them, the first ones, all outputs share."""
 
     @abstractmethod
     def _draw(self, n_samples: int, functions: Generator, noise: Generator | None) -> Array:
@@ -212,7 +212,7 @@ class NumberPrediction(ABC):
 
     def row_covariance(self) -> Array:
         """Covariance between rows, [N, N], or [N, N, C]: that of the functions, and all variance on the diagonal."""
-        factor = np.concatenate(self._factors())
+        factor, _ = self._factors()
         between = np.einsum("knc,kmc->nmc", factor, factor, optimize=True)
         rows = np.arange(self.n_rows)
         between[rows, rows] = self._std**2
@@ -220,8 +220,8 @@ class NumberPrediction(ABC):
 
     def covariance(self) -> Array:
         """Covariance between the outputs of each row, [N, C, C]: that of functions which outputs share."""
-        shared, _ = self._factors()
-        between = np.einsum("knc,knd->ncd", shared, shared, optimize=True)
+        factor, n_shared = self._factors()
+        between = np.einsum("knc,knd->ncd", factor[:n_shared], factor[:n_shared], optimize=True)
         outputs = np.arange(self.n_outputs)
         between[:, outputs, outputs] = self._std**2
         return between

@@ -42,27 +42,13 @@ def _vague_rule() -> Array:
 
 @dataclass(frozen=True, repr=False)
 class GLMPrediction(NumberPrediction):
-    """The target of each of N rows: the likelihood with parameters θ, averaged over f ~ N(loc, function_scale²).
+    """The target of each of N rows: the likelihood with parameters θ, averaged over f ~ N(loc, function_scale²)."""
 
-    Parameters
-    ----------
-    loc, function_scale : array [N]
-        Of the function f, on the likelihood's own scale.
-    likelihood : ScalarLikelihood
-        Of one output.
-    theta : array [P]
-        Its parameters.
-    factor : callable () -> array [K, N, 1]
-        F with FᵀF the covariance between rows of f.
-    squeeze : bool
-        Give [N] instead of [N, 1].
-    """
-
-    loc: Array
-    function_scale: Array
+    loc: Array  # of f, on the likelihood's own scale, [N]
+    function_scale: Array  # [N]
     likelihood: ScalarLikelihood
-    theta: Array
-    factor: Factor
+    theta: Array  # [P]
+    factor: Factor  # of f, with one output
     squeeze: bool = True
     row_fields = ("loc", "function_scale", "factor")
 
@@ -113,9 +99,8 @@ class GLMPrediction(NumberPrediction):
         f, weights = self._rule
         return np.sqrt((weights * self.likelihood.variance(f, self.theta)).sum(0))[:, None]
 
-    def _factors(self) -> tuple[Array, Array]:
-        factor = self.factor()
-        return factor[:0], rescaled_factor(factor, self._epistemic)
+    def _factors(self) -> tuple[Array, int]:
+        return rescaled_factor(self.factor(), self._epistemic), 0
 
     # -- the distribution ---------------------------------------------------------------------------------------------
 

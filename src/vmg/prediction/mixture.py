@@ -64,22 +64,11 @@ class Prediction(NumberPrediction):
     """The target of N rows: for each an equal mixture of S Student t (or Gaussian) components.
 
     Component s is one function at all rows and outputs, as draws of a network are.
-
-    Parameters
-    ----------
-    loc : array [S, N, C]
-        Centres: posterior draws of the network.
-    scale : array broadcastable to loc
-        Scale of the noise around each centre.
-    df : array broadcastable to loc
-        Degrees of freedom; infinite for Gaussian noise.
-    squeeze : bool
-        Give [N] instead of [N, 1].
     """
 
-    loc: Array
-    scale: Array
-    df: Array
+    loc: Array  # centres, [S, N, C]
+    scale: Array  # of the noise around them, broadcastable to these
+    df: Array  # degrees of freedom, broadcastable too; infinite for Gaussian noise
     squeeze: bool = True
 
     @property
@@ -104,9 +93,8 @@ class Prediction(NumberPrediction):
     def _epistemic(self) -> Array:
         return self.loc.std(0)
 
-    def _factors(self) -> tuple[Array, Array]:
-        centred = (self.loc - self.loc.mean(0)) / np.sqrt(len(self.loc))
-        return centred, centred[:0]
+    def _factors(self) -> tuple[Array, int]:
+        return (self.loc - self.loc.mean(0)) / np.sqrt(len(self.loc)), len(self.loc)
 
     def _log_prob(self, y: Array) -> Array:
         joint = student_log_density(y - self.loc, self.scale**2, self.df).sum(-1)  # [S, N]
@@ -156,21 +144,11 @@ class Prediction(NumberPrediction):
 
 @dataclass(frozen=True, repr=False)
 class AtomPrediction(WrappedPrediction):
-    """The target of N rows: one value that many rows share, such as zero, or else what ``base`` says.
+    """The target of N rows: one value that many rows share, such as zero, or else what ``base`` says."""
 
-    Parameters
-    ----------
-    atom : float
-        The value.
-    chance : prediction of N rows
-        Of 1 where the target is the atom and 0 where it is not; its mean is the probability.
-    base : prediction of N rows
-        Of the target where it is not the atom.
-    """
-
-    atom: float
-    chance: NumberPrediction
-    base: NumberPrediction
+    atom: float  # the value
+    chance: NumberPrediction  # of 1 where the target is the atom and 0 where it is not; its mean is the probability
+    base: NumberPrediction  # of the target where it is not the atom
     row_fields = ("chance", "base")
 
     def widened(self, extra_std: Array) -> Self:
@@ -203,10 +181,9 @@ class AtomPrediction(WrappedPrediction):
         doubt, step = self.chance._epistemic, self.atom - self.base._mean
         return np.sqrt((doubt * step) ** 2 + ((1 - self._p) ** 2 + doubt**2) * self.base._epistemic**2)
 
-    def _factors(self) -> tuple[Array, Array]:
-        shared, own = ((1 - self._p) * part for part in self.base._factors())
-        chance = np.concatenate(self.chance._factors()) * (self.atom - self.base._mean)
-        return shared, np.concatenate([own, chance])
+    def _factors(self) -> tuple[Array, int]:
+        (base, n_shared), (chance, _) = self.base._factors(), self.chance._factors()
+        return np.concatenate([(1 - self._p) * base, chance * (self.atom - self.base._mean)]), n_shared
 
     # -- the distribution ---------------------------------------------------------------------------------------------
 
@@ -246,23 +223,12 @@ class MixturePrediction(WrappedPrediction):
     """The target of N rows, G of which are mixtures over K candidates: what a row with missing cells may be.
 
     What the unknown cells leave open counts as ignorance: knowing them would remove it.
-
-    Parameters
-    ----------
-    base : prediction of N rows
-        Right for rows that are no mixtures.
-    parts : prediction of G K rows
-        Of the candidates.
-    rows : array [G]
-        Positions of the rows that are mixtures.
-    weights : array [G, K]
-        Of their candidates; those of a row add up to one.
     """
 
-    base: NumberPrediction
-    parts: NumberPrediction
-    rows: Rows
-    weights: Array
+    base: NumberPrediction  # of all rows, right for those that are no mixtures
+    parts: NumberPrediction  # of the G K candidates
+    rows: Rows  # positions of the mixtures, [G]
+    weights: Array  # of their candidates, [G, K]; those of a row add up to one
 
     def take(self, rows: Rows) -> Self:
         """Some rows of the prediction."""
@@ -310,11 +276,10 @@ class MixturePrediction(WrappedPrediction):
     def _aleatoric(self) -> Array:
         return self._stitched(self.base._aleatoric, np.sqrt(self._average(self.parts._aleatoric**2)))
 
-    def _factors(self) -> tuple[Array, Array]:
+    def _factors(self) -> tuple[Array, int]:
         """Those of the mean over candidates: cells of different rows are filled independently."""
-        both = zip(self.base._factors(), self.parts._factors(), strict=True)
-        shared, own = (self._stitched(whole, self._average(parts)) for whole, parts in both)
-        return shared, own
+        (base, n_shared), (parts, _) = self.base._factors(), self.parts._factors()
+        return self._stitched(base, self._average(parts)), n_shared
 
     def covariance(self) -> Array:
         """Covariance between the outputs of each row, [N, C, C], with that of the candidates' means."""

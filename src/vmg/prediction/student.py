@@ -24,33 +24,15 @@ KNOTS = np.linspace(-7.9, 7.9, 2**12 + 1)
 
 @dataclass(frozen=True, repr=False)
 class StudentPrediction(NumberPrediction):
-    """The target of each of N rows: Student t with squared scale ``noise_scale² + function_scale²``.
+    """The target of each of N rows: Student t with squared scale ``noise_scale² + function_scale²``."""
 
-    Parameters
-    ----------
-    loc : array [N, C]
-        Centres.
-    noise_scale : array [N, C]
-        The part of the scale that is noise.
-    function_scale : array [N, C]
-        The part that is ignorance of the function.
-    df : array [C]
-        Degrees of freedom, above 2.
-    factor : callable () -> array [K, N, C]
-        F with FᵀF the covariance between rows of the function, before the Student t's factor df/(df − 2).
-    squeeze : bool
-        Give [N] instead of [N, 1].
-    n_shared : int
-        How many of F's first K rows are functions that all outputs share; the others are each output's own.
-    """
-
-    loc: Array
-    noise_scale: Array
-    function_scale: Array
-    df: Array
-    factor: Factor
+    loc: Array  # centres, [N, C]
+    noise_scale: Array  # the part of the scale that is noise, [N, C]
+    function_scale: Array  # the part that is ignorance of the function, [N, C]
+    df: Array  # degrees of freedom above 2, [C]
+    factor: Factor  # of the function, before the Student t's factor df/(df − 2)
     squeeze: bool = True
-    n_shared: int = 0
+    n_shared: int = 0  # so many of the factor's functions, the first ones, are shared by all outputs
     row_fields = ("loc", "noise_scale", "function_scale", "factor")
 
     @property
@@ -78,8 +60,6 @@ class StudentPrediction(NumberPrediction):
         parts = {name: getattr(self, name) * unit for name in ("loc", "noise_scale", "function_scale")}
         parts["loc"] += mean
         return replace(self, **parts, factor=scaled_factor(self.factor, unit), squeeze=squeeze)
-
-    # -- primitives ---------------------------------------------------------------------------------------------------
 
     @property
     def _mean(self) -> Array:
@@ -118,15 +98,12 @@ class StudentPrediction(NumberPrediction):
         spread = 2 * np.sqrt(nu) / (nu - 1) * special.beta(0.5, nu - 0.5) / special.beta(0.5, 0.5 * nu) ** 2
         return self._shaped(self.scale * (z * (2 * below - 1) + 2 * density * (nu + z**2) / (nu - 1) - spread))
 
-    # -- draws --------------------------------------------------------------------------------------------------------
-
     @cached_property
     def _function_factor(self) -> Array:
         return self.factor()
 
-    def _factors(self) -> tuple[Array, Array]:
-        spread = self._function_factor * self.tails
-        return spread[: self.n_shared], spread[self.n_shared :]
+    def _factors(self) -> tuple[Array, int]:
+        return self._function_factor * self.tails, self.n_shared
 
     def _draw(self, n_samples: int, functions: Generator, noise: Generator | None) -> Array:
         """Normal draws Fᵀz of the function, and of each row's noise, and of their sum the quantile at the same level.

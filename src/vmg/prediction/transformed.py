@@ -191,10 +191,9 @@ class TransformedPrediction(WrappedPrediction):
     def _epistemic(self) -> Array:
         return self._parts[1]
 
-    def _factors(self) -> tuple[Array, Array]:
-        shared, own = self.base._factors()
-        whole = rescaled_factor(np.concatenate([shared, own]), self._epistemic)
-        return whole[: len(shared)], whole[len(shared) :]
+    def _factors(self) -> tuple[Array, int]:
+        factor, n_shared = self.base._factors()
+        return rescaled_factor(factor, self._epistemic), n_shared
 
     # -- the distribution ---------------------------------------------------------------------------------------------
 
