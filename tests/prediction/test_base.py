@@ -224,6 +224,8 @@ def test_probabilities_are_those_of_the_cdf(prediction):
         ({"below": 0.0}, drawn < 0),
         ({"above": 1.0, "below": 2.0}, (drawn > 1) & (drawn < 2)),
         ({"above": 2.0, "below": 1.0}, drawn > np.inf),
+        ({"above": -np.inf}, drawn > -np.inf),
+        ({"below": np.inf}, drawn < np.inf),
     ):
         p = prediction.probability(**asked)
         assert p.shape == prediction.mean.shape

@@ -73,14 +73,9 @@ def check_groups(groups: ArrayLike, n_rows: int) -> NDArray[Any]:
 def row_levels(
     scores: Array, calibrated: NDArray[Any] | None, coverage: float, groups: ArrayLike | None, n_rows: int
 ) -> Array:
-    """The conformal level of each row and output, [1, C], or [N, C] for rows in groups.
+    """The conformal level of each row and output, [1, C], or [N, C] for rows in groups, by scores [n, C].
 
-    Args:
-        scores: of the calibration rows, [n, C].
-        calibrated: the groups of the calibration rows [n], or None where they had none.
-        coverage: the coverage to promise.
-        groups: the groups of the new rows [N]; needed where calibration rows had groups, and only there.
-        n_rows: N.
+    ``calibrated`` has the groups of the calibration rows [n], if these have groups, and ``groups`` those of new rows.
     """
     if (groups is None) != (calibrated is None):
         raise ValueError("groups of the rows are needed where conformalize was given groups, and only there")
@@ -100,12 +95,9 @@ def row_levels(
 
 
 def conformal_interval(prediction: Any, scores: Array | None, coverage: float) -> Array:
-    """The interval that holds the target with probability ``coverage``: [N, 2], or [N, C, 2].
+    """The interval that holds the target with probability ``coverage``, [N, 2] or [N, C, 2], given calibration scores.
 
-    Args:
-        prediction: of numbers.
-        scores: of :func:`calibration_scores`; None asks the model for ``coverage`` as it is.
-        coverage: the coverage to promise.
+    Without scores it is the model's own.
     """
     if scores is None:
         return prediction.interval(coverage)

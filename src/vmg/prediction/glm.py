@@ -68,8 +68,6 @@ class GLMPrediction(NumberPrediction):
     def _support(self) -> tuple[float, float]:
         return self.likelihood.support
 
-    # -- moments ------------------------------------------------------------------------------------------------------
-
     @cached_property
     def _rule(self) -> tuple[Array, Array]:
         """Values of f and their weights, [K, N] each: the same of a row whatever others come with it."""
@@ -101,8 +99,6 @@ class GLMPrediction(NumberPrediction):
 
     def _factors(self) -> tuple[Array, int]:
         return rescaled_factor(self.factor(), self._epistemic), 0
-
-    # -- the distribution ---------------------------------------------------------------------------------------------
 
     def _as_targets(self, y: ArrayLike) -> Array:
         """Targets [N, 1], or [N, 2] as some likelihoods have them: successes and trials, or bounds."""

@@ -164,8 +164,6 @@ class AtomPrediction(WrappedPrediction):
         """The probability of the atom, neither 0 nor 1: no number of rows shows that."""
         return np.clip(self.chance._mean, LEAST_CHANCE, 1 - LEAST_CHANCE)
 
-    # -- moments ------------------------------------------------------------------------------------------------------
-
     @cached_property
     def _mean(self) -> Array:
         return self._p * self.atom + (1 - self._p) * self.base._mean
@@ -184,8 +182,6 @@ class AtomPrediction(WrappedPrediction):
     def _factors(self) -> tuple[Array, int]:
         (base, n_shared), (chance, _) = self.base._factors(), self.chance._factors()
         return np.concatenate([(1 - self._p) * base, chance * (self.atom - self.base._mean)]), n_shared
-
-    # -- the distribution ---------------------------------------------------------------------------------------------
 
     def _log_prob(self, y: Array) -> Array:
         here = y == self.atom
@@ -260,8 +256,6 @@ class MixturePrediction(WrappedPrediction):
         values[..., self.rows, :] = mixed
         return values
 
-    # -- moments ------------------------------------------------------------------------------------------------------
-
     @cached_property
     def _mean(self) -> Array:
         return self._stitched(self.base._mean, self._average(self.parts._mean))
@@ -289,8 +283,6 @@ class MixturePrediction(WrappedPrediction):
         between[self.rows] = np.einsum("gk,gkcd->gcd", self.weights, own)
         between[self.rows] += np.einsum("gk,gkc,gkd->gcd", self.weights, means, means)
         return between
-
-    # -- the distribution ---------------------------------------------------------------------------------------------
 
     def _log_prob(self, y: Array) -> Array:
         log_prob = self.base._log_prob(y)

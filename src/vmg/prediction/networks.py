@@ -183,16 +183,16 @@ def predict(
             stacklevel=2,
         )
     whole = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], Mapping) else inputs
-    parts = []
+    batches, parts = list(split_rows(whole, batch_size)), []
     for member in _members(model):
         with evaluating(member):
             if isinstance(member, BayesianHead):
-                parts.append(_predict_head(member, list(split_rows(whole, batch_size)), n_samples))
+                parts.append(_predict_head(member, batches, n_samples))
             elif isinstance(member, Replicas):
-                f = torch.cat([call(member, rows) for rows in split_rows(whole, batch_size)], 1)
+                f = torch.cat([call(member, rows) for rows in batches], 1)
                 parts.append(_mixture(f, likelihood, keep=f.numel() <= DRAWS_KEPT))
             else:
-                parts.append(_predict_draws(member, whole, likelihood, n_samples, batch_size))
+                parts.append(_predict_draws(member, batches, likelihood, n_samples))
     together = _combine(parts)
     prediction = ModelPrediction(*together.moments())
     prediction.components = together.components
@@ -206,18 +206,15 @@ def _members(model: nn.Module | Sequence[nn.Module]) -> list[nn.Module]:
     return members
 
 
-def _predict_draws(
-    model: nn.Module, whole: Any, likelihood: Likelihood | None, n_samples: int, batch_size: int
-) -> _Mixture:
-    """The mixture of all draws, whose memory does not grow with their number where they are too large to be kept."""
-    mixture: _Mixture | None = None
+def _predict_draws(model: nn.Module, batches: Sequence[Any], likelihood: Likelihood | None, n_samples: int) -> _Mixture:
+    """The mixture of all draws, one after the other: those too large to be kept are gone once they are counted."""
+    together: list[_Mixture] = []
     for number in range(n_samples):
         with fixed_draw(model):
-            f = torch.cat([call(model, rows) for rows in split_rows(whole, batch_size)]).unsqueeze(0)
+            f = torch.cat([call(model, rows) for rows in batches]).unsqueeze(0)
         one = _mixture(f, likelihood, keep=n_samples * f.numel() <= DRAWS_KEPT)
-        mixture = one if mixture is None else _combine([mixture, one], [number, 1])
-    assert mixture is not None
-    return mixture
+        together = [_combine([*together, one], [number, 1])]
+    return together[0]
 
 
 def _predict_head(head: BayesianHead, batches: Sequence[Any], n_samples: int) -> _Mixture:

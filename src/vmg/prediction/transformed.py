@@ -48,7 +48,7 @@ class LogTransform:
         return np.maximum(amount - self.shift, 0.0)
 
     def inverse(self, y: Array) -> Array:
-        """The largest z with T(z) = y, for y from 0 on."""
+        """The largest z with T(z) = y, for y from 0 on; −∞ where no z gives zero."""
         amount = np.maximum(y, 0.0) + self.shift
         with np.errstate(divide="ignore"):
             below = np.log(np.minimum(amount, self.ceiling))
@@ -58,10 +58,6 @@ class LogTransform:
         """log dz/dy where y > 0."""
         with np.errstate(divide="ignore"):
             return -np.log(np.minimum(np.maximum(y, 0.0) + self.shift, self.ceiling))
-
-    def floor(self) -> float:
-        """The z up to which targets are zero: −∞ where none are."""
-        return float(np.log(self.shift)) if self.shift > 0 else -np.inf
 
 
 @dataclass(frozen=True)
@@ -92,9 +88,6 @@ class Rectified:
     def log_slope(self, y: Array) -> Array:
         return np.zeros(np.shape(y))
 
-    def floor(self) -> float:
-        return 0.0
-
 
 TargetTransform = LogTransform | Rectified
 """y = T(z), not falling, with zero as the smallest y; with ``negative_probability``, if there is one, y = z."""
@@ -121,8 +114,6 @@ class TransformedPrediction(WrappedPrediction):
         median = self.transform.forward(self.base._quantile(np.full((1, 1), 0.5)))
         extra = self.transform.inverse(median + extra_std) - self.transform.inverse(median)
         return replace(self, base=self.base.widened(extra))
-
-    # -- moments ------------------------------------------------------------------------------------------------------
 
     @cached_property
     def _touched(self) -> Rows:
@@ -195,8 +186,6 @@ class TransformedPrediction(WrappedPrediction):
         factor, n_shared = self.base._factors()
         return rescaled_factor(factor, self._epistemic), n_shared
 
-    # -- the distribution ---------------------------------------------------------------------------------------------
-
     def _log_prob(self, y: Array) -> Array:
         share, inside = self.transform.negative_probability, y > 0
         safe = np.where(inside, y, 1.0)
@@ -209,16 +198,13 @@ class TransformedPrediction(WrappedPrediction):
     @cached_property
     def _mass_at_zero(self) -> Array:
         """The probability that T(z) is zero, [N, C]."""
-        floor = self.transform.floor()
-        return self.base._cdf(np.full(self.shape, floor)) if np.isfinite(floor) else np.zeros(self.shape)
+        return self.base._cdf(self.transform.inverse(np.zeros(self.shape)))
 
     def _atom(self, y: Array) -> Array:
         return np.where(y == 0, self._mass_at_zero, 0.0)
 
     def _cdf(self, y: Array) -> Array:
-        z = self.transform.inverse(y)
-        possible = (y >= 0) & np.isfinite(z)
-        return np.where(possible, self.base._cdf(np.where(possible, z, 0.0)), 0.0)
+        return np.where(y >= 0, self.base._cdf(self.transform.inverse(y)), 0.0)
 
     def _quantile(self, tail: Array, *, upper: bool = False) -> Array:
         return self.transform.forward(self.base._quantile(tail, upper=upper))
