@@ -11,7 +11,7 @@ from vmg.fit.design import Design, FitRows, Size, TrainingPlan, choose_size
 from vmg.fit.gaussian import RegressionMembers, fit_regression, squash
 from vmg.fit.glm import fit_scalar
 from vmg.fit.trainer import Adam, train_members
-from vmg.likelihoods.families import make_likelihood
+from vmg.likelihoods.families import Poisson
 
 NEVER_STOP = TrainingPlan(max_steps=15, patience=10_000, refit_steps=0)  # training on seen rows alone
 N, E = 40, 6
@@ -216,6 +216,6 @@ def test_a_fit_gives_held_out_distributions_of_its_rows():
 def test_held_out_rows_of_counts():
     x, y = table()
     counts = np.floor(np.exp(1 + y[:, 0]))
-    rows, said = fit_scalar(x, counts, make_likelihood("poisson", counts, None), None, size=TWELVE, seed=0).held_out
+    rows, said = fit_scalar(x, counts, Poisson.for_targets(counts, None), None, size=TWELVE, seed=0).held_out
     assert np.array_equal(np.sort(rows), np.arange(N))
     assert np.corrcoef(said.mean, counts[rows])[0, 1] > 0.5

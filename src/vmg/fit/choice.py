@@ -26,7 +26,7 @@ from vmg.fit.design import MIN_ROWS, Size, Standardiser, ordinary_rows
 from vmg.fit.ensemble import HeldOutSample
 from vmg.fit.gaussian import RegressionEnsemble, fit_regression
 from vmg.fit.glm import ScalarEnsemble, fit_scalar
-from vmg.likelihoods.families import LIKELIHOODS, LogNormal, make_likelihood
+from vmg.likelihoods.families import LIKELIHOODS, LogNormal, scalar_likelihood
 from vmg.likelihoods.scalar import HEADROOM, TargetKind, is_whole
 from vmg.math.distributions import Array
 from vmg.prediction import AtomPrediction, NumberPrediction, StudentPrediction, TransformedPrediction
@@ -177,7 +177,7 @@ class TargetFitter:
             fitted = fit_regression(x, scaling.transform(columns), weight, input_noise=self.input_noise, **options)
         else:
             values = values if kind.paired else values.reshape(len(x))
-            likelihood = make_likelihood(name, values, weight)
+            likelihood = scalar_likelihood(name).for_targets(values, weight)
             scaling = Standardiser(np.zeros(1), np.ones(1))  # the likelihood knows that of its targets
             fitted = fit_scalar(x, likelihood.targets(values), likelihood, weight, **options)
         model, held = TargetModel(fitted.ensemble, scaling, transform), fitted.held_out

@@ -180,7 +180,7 @@ class ScalarEnsemble(FunctionEnsemble[ScalarMembers]):
             return GLMPrediction(rows.loc, std, likelihood, theta, factor, squeeze)
         loc, noise = likelihood.mean(rows.loc, theta), np.sqrt(likelihood.variance(rows.loc, theta))
         unit = likelihood.scale
-        scales, factor = (noise[:, None], unit * std[:, None]), scaled_factor(factor, unit)
+        scales, factor = (noise[:, None], unit * std[:, None]), partial(scaled_factor, factor, unit)
         return StudentPrediction(loc[:, None], *scales, np.full(1, NORMAL_DEGREES), factor, squeeze=squeeze)
 
     @torch.no_grad()

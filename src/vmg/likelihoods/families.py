@@ -34,7 +34,6 @@ __all__ = [
     "NegativeBinomial",
     "Ordinal",
     "Poisson",
-    "make_likelihood",
     "scalar_likelihood",
 ]
 
@@ -477,15 +476,8 @@ LIKELIHOODS: dict[str, type[NamedLikelihood]] = {
 
 
 def scalar_likelihood(name: str) -> type[ScalarLikelihood]:
-    """The likelihood of one function with this name."""
+    """The likelihood with this name, which must have no closed form."""
     kind = LIKELIHOODS[name]
     if not issubclass(kind, ScalarLikelihood):
         raise ValueError(f"the likelihood {name} must be one of a function without a closed form")
     return kind
-
-
-def make_likelihood(name: str, y: Array, weight: Array | None) -> ScalarLikelihood:
-    """The likelihood of one function for targets [N] or [N, 2], in their own units."""
-    kind = scalar_likelihood(name)
-    kind.require(y)
-    return kind.for_targets(y, weight)

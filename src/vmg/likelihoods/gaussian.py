@@ -196,10 +196,9 @@ class HeteroscedasticLikelihood(GaussianLikelihood):
 
     Even then rows of little noise outweigh all others in the mean's gradient. ``balance`` β multiplies that gradient
     by (s²/⟨s²⟩)^β, where s = e^g and ⟨⟩ is the mean over the batch: 0 follows the objective, 1 fits the mean as under
-    constant noise, and values between are a compromise (after Seitzer et al. 2022, whose β-NLL lacks the mean in the
-    denominator; with it the likelihood keeps its weight against the KL). With β > 0 a step follows the gradient of
-    *no* objective: the weight is held fixed while the mean's gradient is taken, and no function has both parts as its
-    gradient. :func:`vmg.elbo` still reports the objective, but its gradient is not the one that steps follow.
+    constant noise (after Seitzer et al. 2022, whose β-NLL lacks the mean in the denominator; with it the likelihood
+    keeps its weight against the KL). With β > 0 steps follow the gradient of *no* objective, as the weight is held
+    fixed; :func:`vmg.elbo` still reports the objective.
 
     Beyond the paper.
     """
@@ -238,11 +237,6 @@ class HeteroscedasticLikelihood(GaussianLikelihood):
         mean, raw = f[..., : self.n_outputs], f[..., self.n_outputs :]
         return mean, strength * self.limit * torch.tanh(raw / self.limit)
 
-    def _mean_weight(self, log_scale: Tensor) -> Tensor:
-        """(s²/⟨s²⟩)^β of every row, held fixed where the mean's gradient is taken."""
-        square = torch.exp(2 * log_scale)
-        return (square / square.mean(-2, keepdim=True)) ** self.balance
-
     def noise_prior(self) -> NoisePrior:
         raise TypeError("HeteroscedasticLikelihood has noise that differs between rows: it cannot be integrated out")
 
@@ -250,8 +244,9 @@ class HeteroscedasticLikelihood(GaussianLikelihood):
         mean, log_scale = self._split(f)
         require_outputs(mean, y, self.n_outputs)
         if self.balance and f.requires_grad:
-            fixed = mean.detach()
-            mean = fixed + self._mean_weight(log_scale.detach()) * (mean - fixed)  # the same value, another gradient
+            fixed, square = mean.detach(), torch.exp(2 * log_scale.detach())
+            weight = (square / square.mean(-2, keepdim=True)) ** self.balance
+            mean = fixed + weight * (mean - fixed)  # the same value, another gradient
         return self._expected_log_prob((y - mean) * torch.exp(-log_scale)) - log_scale.sum(-1)
 
     @torch.no_grad()

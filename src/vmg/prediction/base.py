@@ -375,16 +375,12 @@ class WrappedPrediction(NumberPrediction):
 
 
 # -- factors of functions ---------------------------------------------------------------------------------------------
-# Made of module functions, not of lambdas, so that predictions pickle.
+# Module functions and ``partial`` make them, not lambdas, so that predictions pickle.
 
 
-def scaled_factor(factor: Factor, scale: ArrayLike) -> Factor:
-    """A factor of functions in another unit."""
-    return partial(_scaled, factor, scale)
-
-
-def _scaled(factor: Factor, scale: Any) -> Array:
-    return factor() * scale
+def scaled_factor(factor: Factor, scale: ArrayLike) -> Array:
+    """F of functions in another unit."""
+    return factor() * np.asarray(scale)
 
 
 def all_together(deviation: Array) -> Factor:

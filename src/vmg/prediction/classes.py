@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
+from vmg.metrics import label_log_prob
 from vmg.prediction.base import Array, Rows, draw_candidates
 
 __all__ = ["ClassPrediction", "class_mixture"]
@@ -71,17 +72,13 @@ class ClassPrediction:
     def log_prob(self, y: ArrayLike) -> Array:
         """log p(y) of each row."""
         labels = np.asarray(y)
-        if labels.shape != self.samples.shape[1:2]:
-            raise ValueError(
-                f"y must have one label for each of {self.samples.shape[1]} rows; got shape {labels.shape}"
-            )
-        position = np.searchsorted(self.classes, labels)
-        known = position < len(self.classes)
-        known[known] = self.classes[position[known]] == labels[known]
+        if labels.shape != (len(self),):
+            raise ValueError(f"y must have one label for each of {len(self)} rows; got shape {labels.shape}")
+        position = np.searchsorted(self.classes, labels).clip(max=len(self.classes) - 1)
+        known = self.classes[position] == labels
         if not known.all():
             raise ValueError(f"y must be among the classes {self.classes}; got {np.unique(labels[~known])}")
-        chosen = self.probabilities[np.arange(len(labels)), position]
-        return np.log(np.maximum(chosen, np.finfo(np.float64).tiny))
+        return label_log_prob(self.probabilities, position)
 
 
 def class_mixture(whole: ClassPrediction, parts: ClassPrediction, rows: Rows, weights: Array) -> ClassPrediction:

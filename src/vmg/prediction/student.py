@@ -59,7 +59,7 @@ class StudentPrediction(NumberPrediction):
         """The prediction of targets that are ``mean`` [C] and ``unit`` [C] times these."""
         parts = {name: getattr(self, name) * unit for name in ("loc", "noise_scale", "function_scale")}
         parts["loc"] += mean
-        return replace(self, **parts, factor=scaled_factor(self.factor, unit), squeeze=squeeze)
+        return replace(self, **parts, factor=partial(scaled_factor, self.factor, unit), squeeze=squeeze)
 
     @property
     def _mean(self) -> Array:
