@@ -199,7 +199,7 @@ class Plan:
         return score_numbers(truth, mean, log_prob, crps, ends)
 
     def rival_rows(self, split: Split) -> tuple[RivalRows, RivalRows]:
-        """Rows to fit to and rows to score, as other methods take them: read as the default reads, but for the target."""
+        """Rows to fit to and to score, as other methods take them: read as the default reads, but for the target."""
         left_out = [name for name in self.choices.ignored if name != self.target]
         fitted, held = (self.rows.iloc[part].drop(columns=left_out) for part in split)
         encoder = TableEncoder.fit(fitted, self.choices, target=self.target)
