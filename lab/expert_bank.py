@@ -14,6 +14,7 @@ import pickle
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import benchmarks_path  # noqa: F401
@@ -25,12 +26,12 @@ from regression_tables import ALL, load, splits
 from scipy import stats
 
 from vmg import TableRegressor
-from vmg.fit.boosted_trees import grow_trees
+from vmg.fit.boosted_trees import BoostedTrees
 from vmg.fit.calibration import Calibration
 from vmg.fit.design import InputRange, Standardiser, choose_size, regions, squash
 from vmg.fit.ensemble import Function
 from vmg.fit.gaussian import RegressionEnsemble, RegressionMembers, held_out_functions
-from vmg.fit.gaussian_process import fit_gaussian_process
+from vmg.fit.gaussian_process import GaussianProcess
 from vmg.fit.stacking import pool
 from vmg.fit.trainer import train_ensemble
 from vmg.nn.anchored import AnchoredFunctions
@@ -119,7 +120,7 @@ def bank(name: str, rows: Rows, seed: int, file: Path) -> None:
         started = time.process_time()
 
     trained = train_ensemble(RegressionMembers, x, y[:, None], None, size=size, seed=seed)
-    members, soft, design = trained.members, trained.rows.x, trained.rows.design
+    members, soft = trained.members, trained.rows.x
     members.update(soft, y[:, None], None)
     posterior = members.head.posterior()
     functions = AnchoredFunctions(members.features, posterior.mean, posterior.root)
@@ -135,8 +136,6 @@ def bank(name: str, rows: Rows, seed: int, file: Path) -> None:
     kept["drift"] = np.square(RegressionEnsemble(members, InputRange.of(soft), *parts)._drift(far)).sum((0, 2))
     kept |= {"x": soft, "noise": {"networks": float(member_noise.mean())}}
     kept["input_scale"] = members.features.input_scale().numpy().astype(np.float64)
-    held_out = np.stack([group.held_out for group in design.groups])
-    checked_x = soft[trained.held.index]
     started = time.process_time()
 
     def keep(expert: str, fitted: tuple[object, list[Function]]) -> None:
@@ -149,9 +148,9 @@ def bank(name: str, rows: Rows, seed: int, file: Path) -> None:
             for like, regions in zip(kept["held"]["networks"], (False, True), strict=True)
         )
 
-    rng = np.random.default_rng(seed)
-    keep("gp", fit_gaussian_process(soft, y, trained.rows.weight, held_out, design.first, rng, checked_x))
-    keep("trees", grow_trees(soft, y, trained.rows.weight, held_out, checked_x))
+    rows = replace(trained.rows, rng=np.random.default_rng(seed))
+    keep("gp", GaussianProcess.fit(rows, trained.held.index))
+    keep("trees", BoostedTrees.fit(rows, trained.held.index))
     file.write_bytes(pickle.dumps(kept))
     errors = {k: round(float(np.sqrt(np.mean((y_new - f.loc) ** 2))), 3) for k, f in kept["new"].items()}
     print(name, x.shape, seed, errors, {k: round(v, 2) for k, v in kept["seconds"].items()}, flush=True)

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from fit_rows import fit_rows
 from scipy.optimize import approx_fprime
 
 from vmg.fit import gaussian_process
-from vmg.fit.gaussian_process import GaussianProcess, Kernel, fit_gaussian_process, negative_log_evidence
+from vmg.fit.gaussian_process import GaussianProcess, Kernel, negative_log_evidence
 
 
 @pytest.fixture
@@ -79,14 +80,6 @@ def test_gradient_of_the_evidence(rows):
     np.testing.assert_allclose(negative_log_evidence(LOG, x, y, weight)[1], numeric, rtol=1e-4, atol=1e-4)
 
 
-def test_a_row_of_weight_two_is_two_rows(rows):
-    x, y, _, new = rows
-    kernel, twice = Kernel(LOG), np.repeat(np.arange(60), 2)
-    weighted = GaussianProcess.of(kernel, x, x, y, np.full(60, 2.0)).predict(new)
-    repeated = GaussianProcess.of(kernel, x, x[twice], y[twice], None).predict(new)
-    np.testing.assert_allclose(weighted, repeated, atol=1e-8)
-
-
 def test_more_rows_are_an_exact_update_in_any_order(rows):
     x, y, weight, new = rows
     kernel = Kernel(LOG)
@@ -95,30 +88,11 @@ def test_more_rows_are_an_exact_update_in_any_order(rows):
     np.testing.assert_allclose(parts.predict(new), whole, atol=1e-10)
 
 
-def test_held_out_predictions_have_not_seen_their_rows(rows, monkeypatch):
-    x, y, _, _ = rows
-    held_out = np.stack([np.arange(60) % 4 == k for k in range(2)])
-    search = gaussian_process._search
-
-    def from_one_start(x, y, weight, start, n_steps):
-        return LOG if start is None else search(x, y, weight, start, n_steps)
-
-    monkeypatch.setattr(gaussian_process, "_search", from_one_start)
-    weight, first = np.ones(60), np.ones(60, dtype=bool)
-    said, again = (
-        fit_gaussian_process(x, targets, weight, held_out, first, np.random.default_rng(0), x)[1]
-        for targets in (y, np.where(held_out[0], y + 100.0, y))
-    )
-    np.testing.assert_array_equal(said[0], again[0])
-    assert np.abs(said[1].loc - again[1].loc).max() > 1.0
-
-
 def test_irrelevant_columns_fade():
     rng = np.random.default_rng(1)
     x = rng.standard_normal((150, 8))
     y = np.sin(2 * x[:, 0]) + 0.1 * rng.standard_normal(150)
-    no_groups, first = np.zeros((0, 150), dtype=bool), np.ones(150, dtype=bool)
-    process, _ = fit_gaussian_process(x, y, np.ones(len(x)), no_groups, first, np.random.default_rng(0), x)
+    process, _ = GaussianProcess.fit(fit_rows(x, y), np.arange(0))
     assert process.kernel.lengths[0] < 0.5 * process.kernel.lengths[1:].min()
     new = rng.standard_normal((200, 8))
     assert np.sqrt(np.mean((process.predict(new).loc - np.sin(2 * new[:, 0])) ** 2)) < 0.15

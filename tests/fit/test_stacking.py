@@ -4,13 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from fit_rows import fit_rows
 
 from vmg import TableRegressor
+from vmg.fit import gaussian_process
 from vmg.fit.calibration import HeldOutFunctions
 from vmg.fit.ensemble import Mixture
 from vmg.fit.gaussian import MOST_VARIANCE
 from vmg.fit.gaussian_process import GaussianProcess, Kernel
-from vmg.fit.stacking import LEAN, LEAST_UNSURE, Stack, mix, mix_held_out, stacking_loss, weigh
+from vmg.fit.stacking import EXPERTS, LEAN, LEAST_UNSURE, Stack, mix, mix_held_out, stacking_loss, weigh
 
 NAMES = ["networks", "gaussian_process", "boosted_trees"]
 
@@ -80,6 +82,20 @@ def test_few_rows_leave_weights_near_their_prior(experts):
     few = np.arange(400) < 10
     worse = [HeldOutFunctions(*(part[few] for part in one)) for one in (experts[1], experts[0])]
     assert weigh(worse, NAMES[:2])[0] > weigh([experts[1], experts[0]], NAMES[:2])[0] + 0.05
+
+
+@pytest.mark.parametrize("kind", EXPERTS.values(), ids=list(EXPERTS))
+def test_held_out_predictions_have_not_seen_their_rows(kind, monkeypatch):
+    search, log = gaussian_process._search, np.array([0.3, -0.1, 0.5, 0.2, -0.4, 0.1, -1.0])
+    monkeypatch.setattr(gaussian_process, "_search", lambda *rows: log if rows[-2] is None else search(*rows))
+    rng = np.random.default_rng(0)
+    x, index = rng.standard_normal((200, 3)), np.arange(200)
+    y, held_out = np.sin(x[:, 0]), np.stack([index % 4 == k for k in range(2)])
+    said, again = (
+        kind.fit(fit_rows(x, targets, held_out), index)[1] for targets in (y, np.where(held_out[0], y + 100.0, y))
+    )
+    np.testing.assert_array_equal(said[0], again[0])
+    assert np.abs(said[1].loc - again[1].loc).max() > 1.0
 
 
 def test_where_the_process_is_unsure_the_mixture_is_too():

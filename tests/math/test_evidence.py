@@ -55,12 +55,6 @@ def test_evidence_is_a_product_of_predictive_densities(prior, n_outputs):
     assert log_evidence(features, y, precision, prior=prior).item() == pytest.approx(total, abs=1e-8)
 
 
-def test_full_covariance_of_one_output_is_the_gamma_prior():
-    features, y, precision = problem()
-    values = [log_evidence(features, y, precision, prior=NoisePrior(2.0, 0.5, full=full)) for full in (False, True)]
-    torch.testing.assert_close(*values)
-
-
 @pytest.mark.parametrize("prior", PRIORS)
 def test_gradient(prior):
     features, y, precision = problem(c=2, batch=(2,))

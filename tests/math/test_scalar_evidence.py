@@ -6,7 +6,7 @@ import torch
 from scipy import integrate, optimize
 
 from likelihoods.scalar_cases import CASES
-from vmg.likelihoods.families import Censored, Poisson
+from vmg.likelihoods.families import Poisson
 from vmg.likelihoods.scalar import LikelihoodAt
 from vmg.math.scalar_evidence import (
     GaussianPrior,
@@ -188,12 +188,3 @@ def test_the_mean_log_probability_is_an_integral():
 
     exact, _ = integrate.quad(joint, -6, 6)
     np.testing.assert_allclose(found, np.log(exact / np.sqrt(2 * np.pi * 0.5)), rtol=1e-6)
-
-
-def test_censoring_alone_tells_something():
-    likelihood = Censored(0.0, 1.0)
-    phi, precision = torch.ones(50, 1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
-    y = torch.tensor([[2.0, np.inf]], dtype=torch.float64).expand(50, 2)
-    scatter = LikelihoodAt(likelihood, torch.tensor([0.0]).double())
-    found = best_of(ScalarRows(phi, y, torch.ones(50).double(), scatter), precision, 60)
-    assert found.mean.item() > 2

@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from scipy import special
 from threadpoolctl import threadpool_limits
 
+from vmg.fit.design import FitRows
 from vmg.fit.ensemble import Expert, Function
 from vmg.math.distributions import Array
 from vmg.model_file import require_shapes
 
-__all__ = ["BoostedTrees", "class_log_probabilities", "grow_class_trees", "grow_trees"]
+__all__ = ["BoostedTrees", "class_log_probabilities", "grow_class_trees"]
 
 LEAVES = 8
 SPLITS = LEAVES - 1
@@ -53,6 +54,13 @@ class BoostedTrees(Expert):
     def noise(self) -> float:
         """None: trees do not tell it from the function."""
         return 0.0
+
+    @classmethod
+    def fit(cls, rows: FitRows, index: NDArray[np.int64]) -> tuple[BoostedTrees, list[Function]]:
+        def grown(some: Any) -> BoostedTrees:
+            return cls.of(_grow("HistGradientBoostingRegressor", FOR_NUMBERS, rows, some))
+
+        return grown(slice(None)), [grown(~outside).predict(rows.x[index]) for outside in rows.design.unseen]
 
     @classmethod
     def of(cls, model: Any) -> BoostedTrees:
@@ -121,25 +129,15 @@ def _arrays(nodes: NDArray[Any]) -> tuple[NDArray[np.int64], Array, Array]:
     return feature, threshold, value
 
 
-def _grow(kind: str, x: Array, y: NDArray[Any], weight: Array, settings: Mapping[str, Any]) -> Any:
-    """One of scikit-learn's models, fitted."""
+def _grow(kind: str, settings: Mapping[str, Any], rows: FitRows, some: Any) -> Any:
+    """One of scikit-learn's models, fitted to some rows."""
     from sklearn import ensemble  # here, for a prediction needs nothing of it and starts sooner
 
     common = {"max_leaf_nodes": LEAVES, "min_samples_leaf": LEAF_ROWS, "l2_regularization": SHRINKAGE}
     model = getattr(ensemble, kind)(**settings, **common, early_stopping=False, random_state=0)
     with threadpool_limits(1):  # so few rows gain nothing from several threads
-        return model.fit(x, y, sample_weight=None if (weight == 1).all() else weight)
-
-
-def grow_trees(
-    x: Array, y: Array, weight: Array, held_out: NDArray[np.bool_], checked: Array
-) -> tuple[BoostedTrees, list[Function]]:
-    """Trees for targets y [N], and what trees without the rows of each group, held_out [G, N], predict for others."""
-
-    def grown(rows: Any) -> BoostedTrees:
-        return BoostedTrees.of(_grow("HistGradientBoostingRegressor", x[rows], y[rows], weight[rows], FOR_NUMBERS))
-
-    return grown(slice(None)), [grown(~outside).predict(checked) for outside in held_out]
+        weight = None if (rows.weight == 1).all() else rows.weight[some]
+        return model.fit(rows.x[some], rows.y[some].ravel(), sample_weight=weight)
 
 
 def class_log_probabilities(trees: BoostedTrees, classes: NDArray[np.int64], n_classes: int, x: Array) -> Array:
@@ -151,20 +149,18 @@ def class_log_probabilities(trees: BoostedTrees, classes: NDArray[np.int64], n_c
     return np.log((1 - LEAST_PROBABILITY) * p + LEAST_PROBABILITY / n_classes)
 
 
-def grow_class_trees(
-    x: Array, y: NDArray[np.int64], n_classes: int, weight: Array, held_out: NDArray[np.bool_]
-) -> tuple[BoostedTrees, list[Array]] | None:
-    """Trees for labels y [N], and for each group the log probabilities [N, K] by trees that have not seen its rows.
+def grow_class_trees(rows: FitRows, n_classes: int) -> tuple[BoostedTrees, list[Array]] | None:
+    """Trees for labels, and for each group the log probabilities [N, K] by trees that have not seen its rows.
 
     None where the rows do not show every class: trees could never learn of it.
     """
 
-    def grown(rows: Any) -> tuple[BoostedTrees, NDArray[np.int64]]:
-        model = _grow("HistGradientBoostingClassifier", x[rows], y[rows], weight[rows], FOR_CLASSES)
+    def grown(some: Any) -> tuple[BoostedTrees, NDArray[np.int64]]:
+        model = _grow("HistGradientBoostingClassifier", FOR_CLASSES, rows, some)
         return BoostedTrees.of(model), model.classes_
 
-    shown = [np.unique(y[~outside]) for outside in held_out]
-    if len(np.unique(y)) < n_classes or any(len(one) < 2 for one in shown):
+    shown = [np.unique(rows.y[~outside]) for outside in rows.design.unseen]
+    if len(np.unique(rows.y)) < n_classes or any(len(one) < 2 for one in shown):
         return None
-    blind = [class_log_probabilities(*grown(~outside), n_classes, x) for outside in held_out]
+    blind = [class_log_probabilities(*grown(~outside), n_classes, rows.x) for outside in rows.design.unseen]
     return grown(slice(None))[0], blind

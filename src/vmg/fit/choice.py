@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -209,8 +210,7 @@ def choose_target(x: Array, y: Array, weight: Array | None, fitter: TargetFitter
     """Choose among the likelihoods that suit targets y [N] in their own unit, and fit the chosen one to all rows."""
     weight = np.ones(len(y)) if weight is None else weight
     usual = ordinary_rows(y, "lognormal" if y.min() >= 0 else "student")
-    kind, names = find_candidates(y[usual])
-    atom = find_atom(y[usual])
+    kind, atom = _kind_of(y[usual]), find_atom(y[usual])
     fitter = replace(fitter, rectify=True)
     said, chosen = f"the target is {kind.value}", Candidate("student")
     scores: dict[str, float] = {}
@@ -218,7 +218,12 @@ def choose_target(x: Array, y: Array, weight: Array | None, fitter: TargetFitter
     if len(y) < max(FEWEST_ROWS, MIN_ROWS):
         said += f", and {len(y)} rows are too few to compare"
     else:
-        candidates = [chosen, *(Candidate(name) for name in names if name != "student")]
+        suitable = [
+            one.name
+            for one in LIKELIHOODS.values()
+            if kind in one.kinds and (one.closed_form or one.accepts(y[usual])) and one.name != "student"
+        ]
+        candidates = [chosen, *(Candidate(name) for name in suitable)]
         if atom is not None:
             rest = y[y != atom]
             positive = rest.min() > 0 and _kind_of(rest) is not TargetKind.NARROW
@@ -264,7 +269,7 @@ class Candidate:
         known = _joined(fit.held_out.predictions, fit.model.in_units(fit.model.ensemble.predict(x[apart])))
         samples = chance.held_out, HeldOutSample(np.concatenate([others[fit.held_out.rows], apart]), known)
         rows = np.intersect1d(samples[0].rows, samples[1].rows)
-        parts = (sample.predictions.take(sample.places(rows)) for sample in samples)
+        parts = (sample.at(rows) for sample in samples)
         return replace(fit, model=model, held_out=HeldOutSample(rows, AtomPrediction(self.atom, *parts)))
 
 
@@ -278,25 +283,33 @@ def _joined(first: Any, second: Any) -> Any:
 
 
 def _try(
-    candidates: Sequence[Candidate],
-    x: Array,
-    y: Array,
-    weight: Array,
-    fitter: TargetFitter,
-    chance: TargetFit | None,
+    candidates: Sequence[Candidate], x: Array, y: Array, weight: Array, fitter: TargetFitter, chance: TargetFit | None
 ) -> tuple[Candidate, dict[str, float]]:
-    """Fit each candidate to some rows in short, and compare them: the best, and the score of each."""
+    """Fit each candidate to some rows in short, and compare them on the rows that all of them have held out.
+
+    Gives the best, and the score of each. The first candidate is the Student t.
+    """
     some = np.sort(np.random.default_rng(fitter.seed).permutation(len(y))[:TRIAL_ROWS])
     x, y, weight = x[some], y[some], weight[some]
     if chance is not None and chance.held_out is not None:
-        sample, rows = chance.held_out, np.intersect1d(chance.held_out.rows, some)
-        known = sample.predictions.take(sample.places(rows))
-        chance = replace(chance, held_out=HeldOutSample(np.searchsorted(some, rows), known))
-    fits = {candidate: candidate.fit(x, y, weight, fitter.small(), chance) for candidate in candidates}
-    fits = {candidate: fit for candidate, fit in fits.items() if fit.held_out is not None}
-    if candidates[0] not in fits or len(fits) == 1:
-        return candidates[0], {}
-    return _compare(fits, y, weight)
+        rows = np.intersect1d(chance.held_out.rows, some)
+        chance = replace(chance, held_out=HeldOutSample(np.searchsorted(some, rows), chance.held_out.at(rows)))
+    held_out = ((candidate, candidate.fit(x, y, weight, fitter.small(), chance).held_out) for candidate in candidates)
+    samples = {candidate: sample for candidate, sample in held_out if sample is not None}
+    best = candidates[0]
+    if best not in samples or len(samples) == 1:
+        return best, {}
+    rows = reduce(np.intersect1d, [sample.rows for sample in samples.values()])
+    y, share = y[rows], weight[rows] / weight[rows].sum()
+    judged = {candidate: _judge(sample.at(rows), y) for candidate, sample in samples.items()}
+    largest_error = MOST_ERROR**2 * (share @ judged[best][1])
+    for candidate, (log_mass, squared_error, ranked) in judged.items():  # from simple to complex: each must be better
+        gains = log_mass - judged[best][0], judged[best][2] - ranked  # than the best before it
+        margin = MARGIN if candidate.atom is None else ATOM_MARGIN
+        clearly = any(share @ gain > margin * float(gain.std()) / np.sqrt(len(gain)) for gain in gains)
+        if clearly and min(share @ gain for gain in gains) > 0 and share @ squared_error <= largest_error:
+            best = candidate
+    return best, {str(candidate): float(share @ scores[0]) for candidate, scores in judged.items()}
 
 
 def _without_needless_bound(fit: TargetFit, y: Array) -> TargetFit:
@@ -308,13 +321,6 @@ def _without_needless_bound(fit: TargetFit, y: Array) -> TargetFit:
     if bounded @ bounded <= MOST_ERROR**2 * (free @ free):
         return fit
     return replace(fit, model=replace(fit.model, transform=None), held_out=fit.held_out._replace(predictions=plain))
-
-
-def find_candidates(y: Array) -> tuple[TargetKind, list[str]]:
-    """The kind of a target [N], and the likelihoods that suit it."""
-    kind = _kind_of(y)
-    suitable = [one for one in LIKELIHOODS.values() if kind in one.kinds and (one.closed_form or one.accepts(y))]
-    return kind, [one.name for one in suitable]
 
 
 def _kind_of(y: Array) -> TargetKind:
@@ -346,25 +352,6 @@ def find_atom(y: Array) -> float | None:
     stands_out = most in (0, len(values) - 1) or counts[most] >= 3 * np.partition(counts, -2)[-2]
     enough = counts[most] >= ATOM_ROWS and len(y) - counts[most] >= FEWEST_ROWS
     return value if share > ATOM_SHARE and stands_out and enough else None
-
-
-def _compare(fits: dict[Candidate, TargetFit], y: Array, weight: Array) -> tuple[Candidate, dict[str, float]]:
-    """The candidate of the best fit, and the score of each, on the rows that all of them have held out."""
-    samples = {candidate: fit.held_out for candidate, fit in fits.items() if fit.held_out is not None}
-    rows = np.arange(len(y))
-    for sample in samples.values():
-        rows = np.intersect1d(rows, sample.rows)
-    y, share = y[rows], weight[rows] / weight[rows].sum()
-    judged = {one: _judge(sample.predictions.take(sample.places(rows)), y) for one, sample in samples.items()}
-    best = next(iter(judged))  # the Student t
-    largest_error = MOST_ERROR**2 * (share @ judged[best][1])
-    for candidate, (log_mass, squared_error, ranked) in judged.items():  # from simple to complex: each must be better
-        gains = log_mass - judged[best][0], judged[best][2] - ranked  # than the best before it
-        margin = MARGIN if candidate.atom is None else ATOM_MARGIN
-        clearly = any(share @ gain > margin * float(gain.std()) / np.sqrt(len(gain)) for gain in gains)
-        if clearly and min(share @ gain for gain in gains) > 0 and share @ squared_error <= largest_error:
-            best = candidate
-    return best, {str(candidate): float(share @ scores[0]) for candidate, scores in judged.items()}
 
 
 def _judge(prediction: NumberPrediction, y: Array) -> tuple[Array, Array, Array]:

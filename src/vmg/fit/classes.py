@@ -188,8 +188,7 @@ def fit_classification(
         if held is not None:
             by_trees: list[Array] = []
             if BoostedTrees.name in experts and FEWEST_ROWS <= len(x) <= MOST_ROWS:
-                held_out = np.stack([group.held_out for group in rows.design.groups])
-                grown = grow_class_trees(rows.x, y, n_classes, rows.weight, held_out)
+                grown = grow_class_trees(rows, n_classes)
                 if grown is not None:
                     trees, fading = grown[0], held.factor[..., None]
                     by_trees = [log_q[held.index] / own for log_q, own in zip(grown[1], fading, strict=True)]

@@ -447,6 +447,11 @@ class Design:
         return (f"{said} and count once in held-out scores.",) if n_copies else ()
 
     @property
+    def unseen(self) -> Rows:
+        """Rows that the members of each group must not see, [G, N]."""
+        return np.array([group.held_out for group in self.groups], dtype=np.bool_).reshape(-1, len(self.first))
+
+    @property
     def held_out(self) -> Rows:
         """Rows that each member must not see, [E, N]."""
         whole = np.zeros((self.n_members, len(self.first)), dtype=np.bool_)

@@ -9,20 +9,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vmg.fit.design import InputRange
-from vmg.fit.trainer import Members
+from vmg.fit.design import FitRows, InputRange
+from vmg.fit.trainer import Kind
 from vmg.math.distributions import Array
 from vmg.model_file import require_shapes
 from vmg.training import History
 
-__all__ = ["Ensemble", "Expert", "Fitted", "Function", "HeldOutSample", "Mixture"]
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
-Kind = TypeVar("Kind", bound=Members)
+__all__ = ["Ensemble", "Expert", "Fitted", "Function", "HeldOutSample", "Mixture"]
 
 
 class HeldOutSample(NamedTuple):
@@ -31,10 +32,10 @@ class HeldOutSample(NamedTuple):
     rows: NDArray[np.int64]
     predictions: Any  # a NumberPrediction
 
-    def places(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Positions in the sample of some of its rows."""
+    def at(self, rows: NDArray[np.int64]) -> Any:
+        """Predictions of some of the rows, by their positions among those of the fit."""
         order = np.argsort(self.rows)
-        return order[np.searchsorted(self.rows, rows, sorter=order)]
+        return self.predictions.take(order[np.searchsorted(self.rows, rows, sorter=order)])
 
 
 class Fitted(NamedTuple):
@@ -65,6 +66,12 @@ class Expert(ABC):
     """A function of squashed inputs for one output, learned from all rows."""
 
     name: ClassVar[str]
+    most_inputs: ClassVar[float] = np.inf  # with which it is fitted
+
+    @classmethod
+    @abstractmethod
+    def fit(cls, rows: FitRows, index: NDArray[np.int64]) -> tuple[Self, list[Function]]:
+        """The expert of all rows, and what one without the rows of each group predicts for the rows ``index``."""
 
     @property
     @abstractmethod

@@ -31,12 +31,11 @@ from vmg.fit.ensemble import (
     Fitted,
     Function,
     HeldOutSample,
-    Kind,
     Mixture,
 )
 from vmg.fit.noise import NoiseField, fit_noise_field
 from vmg.fit.stacking import FEWEST_ROWS, MOST_ROWS, NETWORKS_ALONE, Stack, stack_experts
-from vmg.fit.trainer import Members, train_ensemble
+from vmg.fit.trainer import Kind, Members, train_ensemble
 from vmg.math.distributions import Array, best_student_score
 from vmg.math.evidence import (
     LinearPosterior,
@@ -324,13 +323,16 @@ def fit_regression(
             calibrate(inside, held_out_errors(region, shrink=False), level, degrees)
             for inside, region, level in zip(errors, regions, least, strict=True)
         )
-        fields: list[NoiseField | None] = [*constant]
+        fields: tuple[NoiseField | None, ...] = constant
         if input_noise:
             scale = np.append(members.features.input_scale().numpy().astype(np.float64), 1.0)
-            for c, (one, inside) in enumerate(zip(folds, errors, strict=True)):
-                at_rows = np.column_stack([rows.x[one.position], one.y - inside.error])
-                fields[c] = fit_noise_field(at_rows, inside, calibrations[c], scale, rows.rng)
-        ensemble = RegressionEnsemble(members, inputs, held.said.parameters, calibrations, tuple(fields), stack)
+            at_rows = [
+                np.column_stack([rows.x[one.position], one.y - own.error])
+                for one, own in zip(folds, errors, strict=True)
+            ]
+            parts = zip(at_rows, errors, calibrations, strict=True)
+            fields = tuple(fit_noise_field(*part, scale, rows.rng) for part in parts)
+        ensemble = RegressionEnsemble(members, inputs, held.said.parameters, calibrations, fields, stack)
         return Fitted(ensemble, trained.history, ensemble.held_out_sample(rows.x, folds))
 
 

@@ -26,13 +26,15 @@ import torch
 from numpy.typing import NDArray
 from scipy import linalg, optimize
 
+from vmg.fit.design import FitRows
 from vmg.fit.ensemble import Expert, Function
 from vmg.math.distributions import Array
 from vmg.math.linalg import cholesky
 from vmg.model_file import require_shapes
 
-__all__ = ["GaussianProcess", "Kernel", "fit_gaussian_process", "negative_log_evidence"]
+__all__ = ["GaussianProcess", "Kernel", "negative_log_evidence"]
 
+MOST_INPUTS = 200  # each has a length
 CENTRES = 300  # at most; hyper-parameters are learned from as many rows
 ROWS_AT_ONCE = 1024
 COSINES = 256  # that a function drawn from the prior is a sum of
@@ -141,12 +143,31 @@ class GaussianProcess(Expert):
     gram: Array
     moment: Array
 
-    name = "gaussian_process"
+    name, most_inputs = "gaussian_process", MOST_INPUTS
 
     @property
     def noise(self) -> float:
         """σ²."""
         return float(self.kernel.variances[3])
+
+    @classmethod
+    def fit(cls, rows: FitRows, index: NDArray[np.int64]) -> tuple[GaussianProcess, list[Function]]:
+        """The process of all rows, and what one without the rows of each group predicts for the rows ``index``.
+
+        That one's hyper-parameters have not seen them either: they start at those of all rows and are learned again.
+        Only the first of the copies of a row says what hyper-parameters are: copies have no noise between them.
+        """
+        x, y, weight = rows.x, rows.y.ravel(), rows.weight
+        order = rows.rng.permutation(len(x))
+
+        def fitted(seen: NDArray[np.int64], start: Array | None, n_steps: int) -> GaussianProcess:
+            some = seen[rows.design.first[seen]][:CENTRES]
+            kernel = Kernel(_search(x[some], y[some], weight[some], start, n_steps))
+            return cls.of(kernel, x[some], x[seen], y[seen], weight[seen])
+
+        whole = fitted(order, None, FIRST_SEARCH)
+        blind = (fitted(order[~outside[order]], whole.kernel.log, NEXT_SEARCH) for outside in rows.design.unseen)
+        return whole, [one.predict(x[index]) for one in blind]
 
     @classmethod
     def of(cls, kernel: Kernel, centres: Array, x: Array, y: Array, weight: Array | None) -> GaussianProcess:
@@ -235,29 +256,3 @@ class GaussianProcess(Expert):
         require_shapes({**shapes, "log": (n_inputs + 4,)}, arrays)
         if not all(np.isfinite(arrays[name]).all() for name in (*shapes, "log")) or np.abs(self.kernel.log).max() > 100:
             raise ValueError("a Gaussian process must have finite numbers")
-
-
-def fit_gaussian_process(
-    x: Array,
-    y: Array,
-    weight: Array,
-    held_out: NDArray[np.bool_],
-    first: NDArray[np.bool_],
-    rng: np.random.Generator,
-    checked: Array,
-) -> tuple[GaussianProcess, list[Function]]:
-    """A process for targets y [N], and what one without the rows of each group, held_out [G, N], predicts for others.
-
-    That one's hyper-parameters have not seen them either: they start at those of all rows and are learned again. Only
-    the ``first`` [N] of the copies of a row says what hyper-parameters are: copies have no noise between them.
-    """
-    order = rng.permutation(len(x))
-
-    def fitted(rows: NDArray[np.int64], start: Array | None, n_steps: int) -> GaussianProcess:
-        some = rows[first[rows]][:CENTRES]
-        kernel = Kernel(_search(x[some], y[some], weight[some], start, n_steps))
-        return GaussianProcess.of(kernel, x[some], x[rows], y[rows], weight[rows])
-
-    whole = fitted(order, None, FIRST_SEARCH)
-    blind = (fitted(order[~outside[order]], whole.kernel.log, NEXT_SEARCH) for outside in held_out)
-    return whole, [one.predict(checked) for one in blind]

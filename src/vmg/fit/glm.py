@@ -21,12 +21,11 @@ from vmg.fit.calibration import NORMAL_DEGREES, Factors, MemberPredictions, cali
 from vmg.fit.design import InputRange, Size, squash, threads_for
 from vmg.fit.ensemble import Fitted, Function, HeldOutSample
 from vmg.fit.gaussian import FunctionEnsemble
-from vmg.fit.trainer import Members, Trained, train_ensemble
+from vmg.fit.trainer import MemberRun, Members, train_ensemble
 from vmg.likelihoods.families import Censored
 from vmg.likelihoods.scalar import LikelihoodAt, ScalarLikelihood
 from vmg.math.distributions import Array
 from vmg.math.scalar_evidence import (
-    NODES,
     GaussianPrior,
     ScalarPosterior,
     ScalarRows,
@@ -69,7 +68,7 @@ class OptimisedMembers(Members):
         """The output layer's posterior given rows with weights [E, n]."""
 
 
-def posterior_of_all_rows(trained: Trained[Any]) -> Any:
+def posterior_of_all_rows(trained: MemberRun[Any]) -> Any:
     """Posterior of the members' output layers given all rows, or some that stand for all where there are very many."""
     rows, n_rows = trained.rows, len(trained.rows.x)
     some = torch.arange(n_rows)
@@ -110,7 +109,7 @@ class ScalarMembers(OptimisedMembers):
         with torch.no_grad():
             prior, before = GaussianPrior.from_precision(precision), self._posterior
             if before is None:
-                before = optimise(None, rows._replace(n_nodes=NODES), prior, FIRST_STEPS)
+                before = optimise(None, ScalarRows(*rows[:4]), prior, FIRST_STEPS)
             fresh = self._n_steps % REFRESH_EVERY == 0
             self._posterior, spread = newton_step(before, rows, prior, refresh=fresh)
             self._n_steps += 1

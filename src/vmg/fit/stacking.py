@@ -22,11 +22,11 @@ import numpy as np
 from scipy import special
 from threadpoolctl import threadpool_limits
 
-from vmg.fit.boosted_trees import BoostedTrees, grow_trees
+from vmg.fit.boosted_trees import BoostedTrees
 from vmg.fit.calibration import HeldOutFunctions, HeldOutPredictions, known_variance
 from vmg.fit.ensemble import Expert, Function, Mixture
-from vmg.fit.gaussian_process import GaussianProcess, fit_gaussian_process
-from vmg.fit.trainer import Trained
+from vmg.fit.gaussian_process import GaussianProcess
+from vmg.fit.trainer import MemberRun
 from vmg.math.distributions import Array, best_student_score, lowest
 
 __all__ = ["EXPERTS", "MOST_ROWS", "Stack", "mix", "mix_held_out", "pool", "stack_experts", "stacking_loss", "weigh"]
@@ -35,7 +35,6 @@ EXPERTS: dict[str, type[Expert]] = {kind.name: kind for kind in (GaussianProcess
 """Experts that can stand beside the networks, by name."""
 
 FEWEST_ROWS, MOST_ROWS = 50, 50_000  # with which experts beside the networks are fitted
-MOST_INPUTS = 200  # of a Gaussian process: it has a length for each
 LEAST_WEIGHT = 0.03  # of an expert; with less it is dropped
 LEAST_UNSURE = 0.2  # weight of the experts that know ignorance, all together
 PRIOR_ROWS = 30.0  # that the prior of the log weights counts as: N(·, 3²), around one of the networks and
@@ -96,7 +95,7 @@ NETWORKS_ALONE = Stack((), np.ones(1))
 
 
 def stack_experts(
-    names: Sequence[str], trained: Trained[Any], networks: tuple[HeldOutFunctions, HeldOutFunctions]
+    names: Sequence[str], trained: MemberRun[Any], networks: tuple[HeldOutFunctions, HeldOutFunctions]
 ) -> tuple[Stack, tuple[HeldOutFunctions, HeldOutFunctions]]:
     """Fit experts to the rows of trained networks, weigh them, and mix what they say of held-out rows.
 
@@ -105,15 +104,9 @@ def stack_experts(
     """
     rows, held = trained.rows, trained.held
     assert held is not None
-    held_out = np.stack([group.held_out for group in rows.design.groups])
-    x, y, checked = rows.x, rows.y[:, 0], rows.x[held.index]
-    fitted: list[tuple[Expert, list[Function]]] = []
+    kinds = [kind for name, kind in EXPERTS.items() if name in names and rows.x.shape[1] <= kind.most_inputs]
     with threadpool_limits(1):  # so few rows gain nothing from several threads, whose sums would round differently
-        if GaussianProcess.name in names and x.shape[1] <= MOST_INPUTS:
-            first = rows.design.first
-            fitted.append(fit_gaussian_process(x, y, rows.weight, held_out, first, rows.rng, checked))
-        if BoostedTrees.name in names:
-            fitted.append(grow_trees(x, y, rows.weight, held_out, checked))
+        fitted = [kind.fit(rows, held.index) for kind in kinds]
     folds, regions = (
         [one, *(pool(said, held, one, regions=kind) for _, said in fitted)]
         for one, kind in zip(networks, (False, True), strict=True)

@@ -29,7 +29,7 @@ from vmg.training import Callback, History, Progress
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Adam", "MemberRun", "Members", "Trained", "train_ensemble", "train_members"]
+__all__ = ["Adam", "Kind", "MemberRun", "Members", "train_ensemble", "train_members"]
 
 CHECK_EVERY = 10  # steps between two looks at the held-out rows
 CHECKED_ROWS = 4096  # at most, of which a member's held-out ones are scored
@@ -128,16 +128,6 @@ class Batch:
 # -- training ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Trained(Generic[Kind]):
-    """Members after training, their rows, and what members said of those that they had not seen."""
-
-    members: Kind
-    rows: FitRows
-    held: HeldOutPredictions | None  # None where there are too few rows to hold any out
-    history: History
-
-
 def train_ensemble(
     kind: Callable[..., Kind],
     x: Array,
@@ -148,7 +138,7 @@ def train_ensemble(
     seed: int,
     callbacks: Sequence[Callback] = (),
     **options: Any,
-) -> Trained[Kind]:
+) -> MemberRun[Kind]:
     """Train new members on rows in standard units, and choose the rows that each must not see.
 
     Members are of a ``kind`` with these options; they end in double precision, so that a row gets the same numbers
@@ -161,27 +151,28 @@ def train_ensemble(
     members.features.reset_parameters(rows.generator)
     if n_directions:
         members.features.span(rows.x)
-    trained = train_members(members, rows, plan=size.plan, callbacks=callbacks)
-    trained.members.double()
-    trained.history.notes = rows.design.notes
-    return trained
+    run = train_members(members, rows, plan=size.plan, callbacks=callbacks)
+    members.double()
+    run.history.notes = rows.design.notes
+    return run
 
 
 def train_members(
     members: Kind, rows: FitRows, *, plan: TrainingPlan, callbacks: Sequence[Callback] = ()
-) -> Trained[Kind]:
+) -> MemberRun[Kind]:
     """Train members on their rows, in place."""
     run = MemberRun(members, rows, plan, callbacks)
-    held = _train_blind(run) if rows.design.groups else None
-    n_steps = plan.refit_steps + (WARM_UP if held is None else 0)
+    if rows.design.groups:
+        run.held = _train_blind(run)
+    n_steps = plan.refit_steps + (WARM_UP if run.held is None else 0)
     run.sees_everything = True
     for step in range(n_steps):  # at a rate that falls to zero
         if not run.step(plan.rate * (1 - step / n_steps), last=step == n_steps - 1):
             break
-    return Trained(members, rows, held, run.history)
+    return run
 
 
-def _train_blind(run: MemberRun) -> HeldOutPredictions:
+def _train_blind(run: MemberRun[Any]) -> HeldOutPredictions:
     """Train without held-out rows, go back to where these were predicted best, and predict them."""
     members, rows, plan = run.members, run.rows, run.plan
     index, checked = torch.arange(len(rows.x)), run.batch
@@ -209,10 +200,15 @@ def _train_blind(run: MemberRun) -> HeldOutPredictions:
     return HeldOutPredictions(predict(), rows, index.numpy())
 
 
-class MemberRun:
-    """Optimiser steps of members, without the rows that they must not see or with everything, and the reports."""
+class MemberRun(Generic[Kind]):
+    """Optimiser steps of members, without the rows that they must not see or with everything, and the reports.
 
-    def __init__(self, members: Members, rows: FitRows, plan: TrainingPlan, callbacks: Sequence[Callback]) -> None:
+    ``held`` is what members said of rows that they had not seen; None where too few rows could be held out.
+    """
+
+    held: HeldOutPredictions | None = None
+
+    def __init__(self, members: Kind, rows: FitRows, plan: TrainingPlan, callbacks: Sequence[Callback]) -> None:
         self.members, self.rows, self.plan, self.callbacks = members, rows, plan, callbacks
         self.batch, self.optimiser, self.history = Batch.of(rows), Adam(members.parameters()), History()
         self.sees_everything = False

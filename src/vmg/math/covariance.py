@@ -21,7 +21,7 @@ from vmg.math.linalg import cholesky, cholesky_logdet
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Conditioned", "Covariance", "Dense", "Diagonal", "RankOne"]
+__all__ = ["Conditioned", "Covariance", "Dense", "Diagonal", "RankOne", "damped_root"]
 
 
 def _require_positive(name: str, value: Tensor) -> None:
@@ -278,6 +278,12 @@ class Dense(Covariance):
         return (X @ self.scale_tril).square().sum(-1)
 
 
+def damped_root(kernel: Tensor, damping: float) -> Tensor:
+    """Cholesky factor of Σ₁₁ = ÃUÃᵀ + σ²I from ÃUÃᵀ [..., P, P]."""
+    eye = torch.eye(kernel.shape[-1], dtype=kernel.dtype, device=kernel.device)
+    return cholesky(kernel + damping * eye, name="Σ₁₁ = ÃUÃᵀ + σ²I")
+
+
 class Conditioned(Covariance):
     """U' = U − UÃᵀΣ₁₁⁻¹ÃU with Σ₁₁ = ÃUÃᵀ + σ²I: the row covariance of W ~ MN(M, U, V) given ÃW + σξ, ξ ~ MN(0, I, V).
 
@@ -299,9 +305,6 @@ class Conditioned(Covariance):
         super().__init__(covariance.n, batch_shape, covariance.dtype)
         self.covariance, self.inputs, self.damping = covariance, inputs, damping
 
-    def __repr__(self) -> str:
-        return f"Conditioned({self.covariance!r}, n_inputs={self.inputs.shape[-2]})"
-
     def _map(self, change: Callable[[Tensor, int], Tensor]) -> Conditioned:
         return Conditioned(self.covariance._map(change), change(self.inputs, 2), self.damping)
 
@@ -313,8 +316,7 @@ class Conditioned(Covariance):
     @cached_property
     def _root(self) -> Tensor:
         """Cholesky factor of Σ₁₁."""
-        eye = torch.eye(self.inputs.shape[-2], dtype=self.inputs.dtype, device=self.inputs.device)
-        return cholesky(self._cross @ self.inputs.mT + self.damping * eye, name="Σ₁₁ = ÃUÃᵀ + σ²I")
+        return damped_root(self._cross @ self.inputs.mT, self.damping)
 
     @cached_property
     def _gain(self) -> Tensor:

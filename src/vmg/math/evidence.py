@@ -217,9 +217,9 @@ def condition_on_rows(
     return _posterior(mean, root, weight.sum(-1), squares, prior), residual
 
 
-def _log_normaliser(degrees: Tensor, scatter: Tensor, n_outputs: int, full: bool) -> Tensor:
+def _log_normaliser(degrees: Tensor, scatter: Tensor, full: bool) -> Tensor:
     """log of the integral over Λ of |Λ|^((ν − C − 1)/2) exp(−½ tr ΛS), or of its diagonal form; [...]."""
-    half = 0.5 * degrees
+    half, n_outputs = 0.5 * degrees, scatter.shape[-1]
     if full:
         logdet = cholesky_logdet(torch.linalg.cholesky(scatter))
         return torch.special.multigammaln(half, n_outputs) + half * (n_outputs * math.log(2) - logdet)
@@ -230,8 +230,8 @@ def _log_density(posterior: LinearPosterior, prior_precision: Tensor, count: Ten
     """log p(y | Φ) from the posterior that these targets lead to, [...]."""
     n_outputs, degrees = posterior.mean.shape[-1], posterior.degrees
     start = torch.full_like(degrees, prior.degrees(n_outputs))
-    before = _log_normaliser(start, prior.scatter(posterior.mean[..., 0, :]), n_outputs, prior.full)
-    after = _log_normaliser(degrees, posterior.scatter, n_outputs, prior.full)
+    before = _log_normaliser(start, prior.scatter(posterior.mean[..., 0, :]), prior.full)
+    after = _log_normaliser(degrees, posterior.scatter, prior.full)
     shrinkage = 0.5 * n_outputs * (prior_precision.log().sum(-1) - cholesky_logdet(posterior.root))
     return shrinkage + after - before - 0.5 * n_outputs * count * math.log(2 * math.pi)
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from vmg.math.covariance import Covariance
+from vmg.math.covariance import Covariance, damped_root
 from vmg.math.linalg import cholesky
 
 __all__ = [
@@ -98,7 +98,7 @@ def condition(
 
     mean = x̂M + σ₁₂ᵀ Σ₁₁⁻¹ (B̃ − ÃM) = x'M + GᵀB̃ with Σ₁₁ = ÃUÃᵀ + σ²I and σ₁₂ = ÃUx̂ᵀ; ``M=None`` is the zero-mean layer.
     """
-    gain = torch.cholesky_solve(U.gram(A, x), _pseudo_root(U, A, damping))  # [..., P, B]
+    gain = torch.cholesky_solve(U.gram(A, x), damped_root(U.gram(A), damping))  # [..., P, B]
     rest = x - gain.mT @ A
     return Conditional(_mean(rest, M) + gain.mT @ B, rest, gain, damping)
 
@@ -123,16 +123,10 @@ def sample_conditional(
     return given.mean + given.row_variance(x, U).sqrt().unsqueeze(-1) * _correlate(noise, V)
 
 
-def _pseudo_root(U: Covariance, A: Tensor, damping: float) -> Tensor:
-    """Cholesky factor of Σ₁₁ = ÃUÃᵀ + σ²I."""
-    eye = torch.eye(A.shape[-2], dtype=A.dtype, device=A.device)
-    return cholesky(U.gram(A) + damping * eye, name="Σ₁₁ = ÃUÃᵀ + σ²I")
-
-
 def fold_mean(M: Tensor | None, U: Covariance, A: Tensor, B: Tensor, damping: float = DAMPING) -> Tensor:
     """M_eff = M + UÃᵀ Σ₁₁⁻¹ (B̃ − ÃM), so that x̂ M_eff is the conditional mean for any x."""
     residual = B if M is None else B - A @ M
-    correction = U.matmul(A.mT @ torch.cholesky_solve(residual, _pseudo_root(U, A, damping)))
+    correction = U.matmul(A.mT @ torch.cholesky_solve(residual, damped_root(U.gram(A), damping)))
     return correction if M is None else M + correction
 
 

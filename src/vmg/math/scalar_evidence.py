@@ -25,15 +25,7 @@ from vmg.math.distributions import hermite_rule
 from vmg.math.evidence import GaussianWeights
 from vmg.math.linalg import cholesky
 
-__all__ = [
-    "GaussianPrior",
-    "ScalarPosterior",
-    "ScalarRows",
-    "mean_log_prob",
-    "newton_step",
-    "optimise",
-    "scalar_bound",
-]
+__all__ = ["GaussianPrior", "ScalarPosterior", "ScalarRows", "mean_log_prob", "newton_step", "optimise", "scalar_bound"]
 
 NODES = 11  # of the quadrature: exact for polynomials of f up to degree 21
 HALVINGS = 8  # of a step of the mean that would make the bound smaller
