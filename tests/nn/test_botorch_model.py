@@ -1,5 +1,7 @@
 """Acquisition functions of BoTorch on a Bayesian head."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -77,6 +79,38 @@ def test_a_search_finds_the_peak():
         head.update(found, value_there)
         y = torch.cat([y, value_there])
     assert y.max() > -0.005, "within 0.07 of the peak"
+
+
+def test_conditioning_is_an_update():
+    head, x, _ = make_head()
+    model, new_x = BotorchModel(head), torch.rand(3, 2, dtype=torch.float64)
+    new_y = torch.randn(3, 1, dtype=torch.float64)
+    before = model.posterior(x).mean
+    conditioned = model.condition_on_observations(new_x, new_y)
+    torch.testing.assert_close(model.posterior(x).mean, before)
+    torch.testing.assert_close(conditioned.posterior(x).mean, head.update(new_x, new_y).posterior(x).mean)
+    with pytest.raises(ValueError, match=r"Y must be finite, \[..., 3, 1\]; got shape \(2, 1\)"):
+        model.condition_on_observations(new_x, new_y[:2])
+
+
+@pytest.mark.parametrize("n_outputs", [1, 2])
+def test_each_fantasy_is_an_exact_update(n_outputs):
+    from botorch.sampling.normal import SobolQMCNormalSampler
+
+    head, x, _ = make_head(n_outputs)
+    model, new_x = BotorchModel(head), torch.rand(3, 2, dtype=torch.float64, requires_grad=True)
+    sampler = SobolQMCNormalSampler(torch.Size([4]), seed=0)
+    fantasies = model.fantasize(new_x, sampler)
+    targets = sampler(model.posterior(new_x, observation_noise=True)).detach()
+    found = fantasies.posterior(x)
+    assert fantasies.batch_shape == (4,)
+    for number, y in enumerate(targets):
+        mean, covariance = copy.deepcopy(head).update(new_x.detach(), y).posterior(x)
+        torch.testing.assert_close(found.mean[number], mean)
+        torch.testing.assert_close(found.variance[number], covariance.diagonal(dim1=-2, dim2=-1).mT)
+    found.mean.amax(1).sum().backward()
+    assert new_x.grad.isfinite().all()
+    assert new_x.grad.any(), "the knowledge gradient needs it"
 
 
 def test_classes_are_refused():

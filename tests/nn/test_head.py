@@ -350,17 +350,29 @@ def test_classes_are_less_sure_away_from_the_rows():
     torch.testing.assert_close(torch.cov(drawn.T), covariance[0], rtol=0.1, atol=0.02 * covariance[0].max().item())
 
 
-def test_an_ensemble_of_models_is_a_mixture():
+@pytest.mark.parametrize("kind", [list, vmg.nn.HeadEnsemble])
+def test_an_ensemble_of_models_is_a_mixture(kind):
     x, y = rows()
-    heads = [BayesianHead(Backbone().double()).fit([(x, y)]) for _ in range(3)]
+    heads = kind(BayesianHead(Backbone().double()).fit([(x, y)]) for _ in range(3))
     single = [vmg.predict(head, x) for head in heads]
     found = vmg.predict(heads, x)
     means = torch.stack([one.mean for one in single])
     torch.testing.assert_close(found.mean, means.mean(0))
     second = torch.stack([one.std**2 + one.mean**2 for one in single]).mean(0)
     torch.testing.assert_close(found.std**2, second - found.mean**2)
-    with pytest.raises(ValueError, match="model must be at least one module; got none"):
-        vmg.predict([], x)
+    with pytest.raises(ValueError, match="must be at least one module; got none"):
+        vmg.predict(kind([]), x)
+
+
+def test_an_ensemble_is_fitted_and_updated_head_by_head():
+    x, y = rows()
+    backbones = [Backbone().double() for _ in range(2)]
+    ensemble = vmg.nn.HeadEnsemble(backbones, GaussianLikelihood(1)).fit(x, y).update(x, y)
+    single = [BayesianHead(one, GaussianLikelihood(1)).fit(x, y).update(x, y) for one in backbones]
+    torch.testing.assert_close(ensemble(x), torch.stack([head(x) for head in single]).mean(0))
+    again = vmg.nn.HeadEnsemble(backbones, GaussianLikelihood(1))
+    again.load_state_dict(ensemble.state_dict())
+    torch.testing.assert_close(again(x), ensemble(x))
 
 
 # -- units, refusals, modes -------------------------------------------------------------------------------------------

@@ -255,7 +255,7 @@ def test_what_members_disagree_about_is_epistemic():
 
 def test_a_head_for_every_member():
     together, x, y = replicate(mlp(), 2), rows(), torch.arange(12) % 2
-    heads = [vmg.nn.BayesianHead(member, layer="4").fit(x, y) for member in together.members()]
+    heads = vmg.nn.HeadEnsemble(together, layer="4").fit(x, y)
     assert vmg.predict(heads, x).mean.shape == (12, 2)
 
 

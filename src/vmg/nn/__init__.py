@@ -5,7 +5,7 @@ from vmg.nn.bayesian import BayesianLinear, BayesianModule, kl_divergence, param
 from vmg.nn.convert import Conversion, bayesianize, conversion, to_plain
 from vmg.nn.draws import Draws, fixed_draw
 from vmg.nn.embedding import MatrixGaussianEmbedding
-from vmg.nn.head import BayesianHead, FunctionPosterior
+from vmg.nn.head import BayesianHead, FunctionPosterior, HeadEnsemble
 from vmg.nn.lora import MatrixGaussianLoRA, add_lora
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear, PseudoData
 from vmg.nn.mlp import MLP
@@ -21,6 +21,7 @@ __all__ = [
     "Conversion",
     "Draws",
     "FunctionPosterior",
+    "HeadEnsemble",
     "MatrixGaussianEmbedding",
     "MatrixGaussianLinear",
     "MatrixGaussianLoRA",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -9,10 +10,12 @@ from botorch.acquisition.objective import PosteriorTransform
 from botorch.models.model import Model
 from botorch.posteriors.gpytorch import GPyTorchPosterior
 from botorch.posteriors.posterior import Posterior
+from botorch.sampling.base import MCSampler
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from linear_operator import to_linear_operator
 from torch import Tensor
 
+from vmg.math.evidence import row_statistics
 from vmg.nn.head import BayesianHead
 from vmg.nn.outputs import GaussianOutput
 
@@ -23,7 +26,8 @@ class BotorchModel(Model):
     """A fitted :class:`~vmg.nn.BayesianHead` with Gaussian noise, as BoTorch asks for it.
 
     The posterior is the Gaussian with the mean and covariance of the function's Student t, whose noise has the variance
-    S/(ν − 2), jointly over the q points of a batch; it has gradients for these. ``head.update`` takes in new rows.
+    S/(ν − 2), jointly over the q points of a batch; it has gradients for these. ``condition_on_observations`` and
+    ``fantasize`` give models that have seen more rows.
     """
 
     def __init__(self, head: BayesianHead) -> None:
@@ -67,6 +71,28 @@ class BotorchModel(Model):
             joint = MultitaskMultivariateNormal.from_batch_mvn(each, task_dim=-1)
         posterior = GPyTorchPosterior(joint)
         return posterior if posterior_transform is None else posterior_transform(posterior)
+
+    def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> BotorchModel:
+        """A model that has seen rows X [..., n, d] and Y [..., n, C], too; leading dimensions are a batch of models.
+
+        The update is exact and has gradients for X and Y. The new model shares the network with this one.
+        """
+        if not torch.isfinite(Y).all() or Y.shape[-2:] != (X.shape[-2], self.num_outputs):
+            raise ValueError(f"Y must be finite, [..., {X.shape[-2]}, {self.num_outputs}]; got shape {tuple(Y.shape)}")
+        phi = self._features(X)
+        rows = row_statistics(phi.expand(*Y.shape[:-2], *phi.shape[-2:]), Y.double())
+        head, output = copy.copy(self.head), copy.copy(self.head.output)
+        sums = map(torch.add, output.statistics, rows)
+        output._buffers = output._buffers | dict(zip(("gram", "moment", "square", "count"), sums, strict=True))
+        head._modules = {**head._modules, "_output": output}
+        return BotorchModel(head)
+
+    def fantasize(
+        self, X: Tensor, sampler: MCSampler, observation_noise: Tensor | None = None, **kwargs: Any
+    ) -> BotorchModel:
+        """A batch of models, each of which has seen one draw of ``sampler`` of new targets at X [..., n, d]."""
+        posterior = self.posterior(X, observation_noise=True if observation_noise is None else observation_noise)
+        return self.condition_on_observations(X, sampler(posterior), **kwargs)
 
     def _features(self, X: Tensor) -> Tensor:
         """Features [..., q, D] of X [..., q, d] in double precision, in evaluation mode."""

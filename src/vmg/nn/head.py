@@ -15,8 +15,9 @@ from vmg.math.evidence import NoisePrior, log_precision_prior
 from vmg.math.linalg import values_readable
 from vmg.nn.draws import call, evaluating
 from vmg.nn.outputs import GaussianOutput, SoftmaxOutput
+from vmg.nn.replicas import Replicas
 
-__all__ = ["BayesianHead", "FunctionPosterior"]
+__all__ = ["BayesianHead", "FunctionPosterior", "HeadEnsemble"]
 
 IGNORED = -100  # the label of tokens that do not count, as in PyTorch's cross entropy
 FEWEST_ROWS = 500  # of which a tenth may check the others
@@ -347,6 +348,44 @@ class BayesianHead(nn.Module):
                     self._remove_layer(known["layer"])
                 self._make_output(groups[0], n_outputs)
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+class HeadEnsemble(nn.Module):
+    """Heads on several models, fitted to the same rows; what they disagree about is epistemic.
+
+    Args:
+        models: trained models, or :class:`~vmg.nn.Replicas`, or heads.
+        likelihood, **options: of every :class:`BayesianHead`.
+    """
+
+    def __init__(
+        self, models: Iterable[nn.Module] | Replicas, likelihood: HasNoisePrior | None = None, **options: Any
+    ) -> None:
+        super().__init__()
+        members = models.members() if isinstance(models, Replicas) else models
+        heads = [one if isinstance(one, BayesianHead) else BayesianHead(one, likelihood, **options) for one in members]
+        if not heads:
+            raise ValueError("models must be at least one module; got none")
+        self.heads = nn.ModuleList(heads)
+
+    def __iter__(self) -> Iterator[BayesianHead]:
+        return iter(self.heads)  # type: ignore[arg-type]
+
+    def fit(self, *rows: Any, **options: Any) -> HeadEnsemble:
+        """Fit every head to all rows, which are gone over once for each; see :meth:`BayesianHead.fit`."""
+        for head in self:
+            head.fit(*rows, **options)
+        return self
+
+    def update(self, *rows: Any) -> HeadEnsemble:
+        """Condition every head on more rows."""
+        for head in self:
+            head.update(*rows)
+        return self
+
+    def forward(self, x: Any) -> Tensor:
+        """The mean over heads of their functions (of classes, of their logits), [N, C]."""
+        return torch.stack([head(x) for head in self]).mean(0)
 
 
 # -- rows -------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from vmg.math.linalg import at_least_float32
 from vmg.nn.bayesian import BayesianLinear, use_generator
 from vmg.nn.convert import to_plain
 from vmg.nn.draws import Draws, call, evaluating, fixed_draw, output_tensor, split_rows
-from vmg.nn.head import BayesianHead
+from vmg.nn.head import BayesianHead, HeadEnsemble
 from vmg.nn.mlp import MLP
 from vmg.nn.outputs import GaussianOutput
 from vmg.nn.replicas import Replicas
@@ -200,7 +200,7 @@ def predict(
 
 
 def _members(model: nn.Module | Sequence[nn.Module]) -> list[nn.Module]:
-    members: list[nn.Module] = list(model) if isinstance(model, Sequence) else [model]
+    members: list[nn.Module] = list(model) if isinstance(model, HeadEnsemble | Sequence) else [model]
     if not members:
         raise ValueError("model must be at least one module; got none")
     return members
