@@ -11,6 +11,8 @@ from vmg.metrics import (
     brier_score,
     calibration_curve,
     crps_from_samples,
+    debiased_calibration_error,
+    energy_score,
     error_rate,
     expected_calibration_error,
     interval_coverage,
@@ -196,6 +198,14 @@ def test_interval_score_is_that_of_scoringrules(rules):
         assert found == pytest.approx(expected, rel=1e-12)
 
 
+def test_energy_score_is_that_of_scoringrules_and_the_crps_of_one_output(rules):
+    samples, y = draws(shape=(30, 20, 3))
+    expected = rules.es_ensemble(y, np.moveaxis(samples, 0, 1)).mean()
+    assert energy_score(samples, y) == pytest.approx(expected, rel=1e-12)
+    one = crps_from_samples(samples[..., 0], y[:, 0])
+    assert energy_score(samples[..., :1], y[:, :1]) == pytest.approx(one, rel=1e-12)
+
+
 def test_brier_score_is_that_of_scoringrules(rules):
     rng = np.random.default_rng(2)
     p, labels = rng.random(100), rng.integers(0, 2, 100)
@@ -233,3 +243,28 @@ def test_interval_score_is_least_for_the_true_quantiles():
     assert min(scores, key=scores.get) == 1.645
     with pytest.raises(ValueError, match="coverage must be inside"):
         interval_score(y, np.tile([-1, 1], (len(y), 1)), 90)
+
+
+def test_debiased_calibration_error_does_not_count_chance():
+    """A calibrated model: the plain error is far from zero on few rows, squares of the debiased one average to zero."""
+    rng = np.random.default_rng(6)
+    plain, squares = [], []  # before these are cut off at zero
+    for _ in range(300):
+        p = rng.uniform(0.5, 1, 150)
+        labels = (rng.random(150) > p).astype(int)
+        probs = np.column_stack([p, 1 - p])
+        plain.append(expected_calibration_error(probs, labels))
+        confidence, correct, total, n_kept = p, labels == 0, 0.0, 0
+        for low in range(15):
+            inside = (confidence > low / 15) & (confidence <= (low + 1) / 15)
+            n = int(inside.sum())
+            if n > 1:
+                a = correct[inside].mean()
+                total += n * ((a - confidence[inside].mean()) ** 2 - a * (1 - a) / (n - 1))
+                n_kept += n
+        squares.append(total / n_kept)
+        assert debiased_calibration_error(probs, labels) ** 2 == pytest.approx(max(squares[-1], 0.0), abs=1e-12)
+    assert np.mean(plain) > 0.06 and abs(np.mean(squares)) < 3 * np.std(squares) / np.sqrt(300)
+    overconfident = np.column_stack([np.full(400, 0.95), np.full(400, 0.05)])
+    found = debiased_calibration_error(overconfident, (np.arange(400) % 4 == 0).astype(int))
+    assert found == pytest.approx(0.2, abs=0.01)

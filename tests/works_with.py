@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PAGE, ALL = ROOT / "docs" / "pytorch.md", ROOT / "docs" / "works_with.md"
 START, END = "<!-- works with: written by tests/works_with.py -->\n", "<!-- end of works with -->\n"
-OF_TABLES = ("tests/interop/test_packages.py", "tests/estimators", "tests/variational")
+OF_TABLES = ("tests/interop/test_packages.py", "tests/interop/test_skpro.py", "tests/estimators", "tests/variational")
 TEXT = """# Works with
 
 Each line is a test that runs the package itself where it is installed: `python -m pytest tests/interop`.

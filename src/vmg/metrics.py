@@ -14,6 +14,8 @@ __all__ = [
     "calibration_curve",
     "confidence_bins",
     "crps_from_samples",
+    "debiased_calibration_error",
+    "energy_score",
     "error_rate",
     "expected_calibration_error",
     "interval_coverage",
@@ -83,6 +85,19 @@ def row_crps(samples: Floats, y: Floats) -> Floats:
     return distance - spread
 
 
+def energy_score(samples: npt.ArrayLike, y: npt.ArrayLike) -> float:
+    """Mean energy score of samples [S, N, C] as distributions of vectors y [N, C]; lower is better.
+
+    ES = 1/S Σ_i ‖s_i − y‖ − 1/(2S²) Σ_ij ‖s_i − s_j‖, the CRPS where C is 1. It sees how outputs go together, which
+    scores of one output at a time do not.
+    """
+    y = _array(y, "y", "n_data", "n_outputs")
+    samples = _array(samples, "samples", "n_samples", *y.shape)
+    error = np.linalg.norm(samples - y, axis=-1).mean()
+    spread = np.mean([np.linalg.norm(samples - sample, axis=-1).mean() for sample in samples])
+    return float(error - spread / 2)
+
+
 def calibration_curve(cdf_values: npt.ArrayLike, levels: npt.ArrayLike) -> Floats:
     """Share of targets whose predictive cdf (the PIT) is at most each level: the levels themselves when calibrated."""
     cdf_values = _array(cdf_values, "cdf_values", "n_data", shares=True)
@@ -92,12 +107,30 @@ def calibration_curve(cdf_values: npt.ArrayLike, levels: npt.ArrayLike) -> Float
 
 def expected_calibration_error(probs: npt.ArrayLike, labels: npt.ArrayLike, n_bins: int = 15) -> float:
     """Σ_b (n_b/N) |accuracy_b − confidence_b| over bins of equal width in the largest probability."""
+    n, hits, confidence = _bin_sums(probs, labels, n_bins)
+    return float(np.abs(hits - confidence).sum() / n.sum())
+
+
+def debiased_calibration_error(probs: npt.ArrayLike, labels: npt.ArrayLike, n_bins: int = 15) -> float:
+    """Root of Σ_b (n_b/N) [(accuracy_b − confidence_b)² − accuracy_b (1 − accuracy_b)/(n_b − 1)], at least zero.
+
+    The last term is what chance alone adds to the squared gap of a bin (Kumar, Liang & Ma 2019). Without it, few rows
+    or many bins make a calibrated model look uncalibrated. Bins of one row are left out.
+    """
+    sums = _bin_sums(probs, labels, n_bins)
+    n, hits, confidence = sums[:, sums[0] > 1]
+    chance = hits * (n - hits) / (n * (n - 1))
+    return float(np.sqrt(max(((hits - confidence) ** 2 / n - chance).sum() / max(n.sum(), 1), 0.0)))
+
+
+def _bin_sums(probs: npt.ArrayLike, labels: npt.ArrayLike, n_bins: int) -> Floats:
+    """Rows of each bin, right ones and the sum of their largest probabilities, [3, n_bins]."""
     probs, labels = _classification(probs, labels)
     if n_bins < 1:
         raise ValueError(f"n_bins must be at least 1; got {n_bins}")
     confidence, correct = probs.max(axis=1), probs.argmax(axis=1) == labels
-    gaps = np.bincount(confidence_bins(confidence, n_bins), correct - confidence)
-    return float(np.abs(gaps).sum() / len(labels))
+    bins = confidence_bins(confidence, n_bins)
+    return np.stack([np.bincount(bins, part, n_bins) for part in (np.ones(len(labels)), correct, confidence)])
 
 
 def confidence_bins(confidence: Floats, n_bins: int) -> npt.NDArray[np.int64]:

@@ -335,6 +335,12 @@ class NumberPrediction(ABC):
         """:meth:`sample`."""
         return self.sample(size, random_state)
 
+    def to_skpro(self) -> Any:
+        """The distribution of one output as skpro has it, where skpro is installed."""
+        from vmg.prediction.skpro_distribution import PredictedDistribution
+
+        return PredictedDistribution(self)
+
 
 def integrated_score(cdf: Callable[[Array], Array], knots: Array, y: Array) -> Array:
     """∫ (cdf(t) − 1{t >= y})² dt [N, C], by Gauss and Legendre between ``knots`` [Q, N, C] and y [N, C]."""
