@@ -5,12 +5,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
-from vmg.likelihoods import Likelihood
 from vmg.nn.bayesian import use_generator
 from vmg.prediction import Prediction
 from vmg.training import cosine, train
@@ -19,14 +18,6 @@ from vmg_paper.baselines.batched_regressor import Array, BatchedRegressor, Rows
 from vmg_paper.layers import GlobalInducingMLP
 
 __all__ = ["GlobalInducingRegressor"]
-
-
-class Replica(NamedTuple):
-    """One of the networks that trained together."""
-
-    network: GlobalInducingMLP
-    likelihood: Likelihood
-    position: int
 
 
 @dataclass(eq=False)
@@ -55,7 +46,7 @@ class GlobalInducingRegressor(BatchedRegressor):
     n_draws: int = 200
     random_state: int = 0
 
-    def _fit_all(self, sets: Sequence[Rows]) -> tuple[list[Replica], int]:
+    def _fit_all(self, sets: Sequence[Rows]) -> tuple[list[Any], int]:
         generator = torch.Generator().manual_seed(self.random_state)
         rows = [TrainingSet(_single(s.x), _single(s.y[:, None]), None, np.array([s.unit])) for s in sets]
         n_points = min(self.n_inducing, min(len(one.x) for one in rows))
@@ -81,11 +72,11 @@ class GlobalInducingRegressor(BatchedRegressor):
             report_every=max(1, self.n_steps // 10),
             generator=generator,
         )
-        return [Replica(network, likelihood, k) for k in range(len(sets))], self.n_steps
+        return [(network, likelihood, k) for k in range(len(sets))], self.n_steps
 
     @torch.no_grad()
     def _predict_standard(self, x: Array) -> Prediction:
-        network, likelihood, position = self.posterior_
+        network, likelihood, position = self.posterior_  # of all networks that trained together, and one's place
         exact = copy.deepcopy(network).double()
         use_generator(exact, torch.Generator().manual_seed(self.random_state))
         functions = exact.sample_functions(self.n_draws)(torch.as_tensor(x))  # [S, replicas, N, 1]

@@ -14,6 +14,7 @@ from scipy import special
 from torch import Tensor
 
 from vmg.likelihoods import GaussianLikelihood, KnownNoiseLikelihood, Likelihood
+from vmg.likelihoods.base import require_outputs
 from vmg.nn.bayesian import BayesianLinear
 from vmg.nn.mlp import Activation
 from vmg.prediction import draw_functions
@@ -96,18 +97,12 @@ class LearnedVarianceLikelihood(Likelihood):
 
     def _split(self, f: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance, each [..., B, C]."""
-        if f.shape[-1] != self.n_network_outputs:
-            raise ValueError(
-                f"the network must have {self.n_network_outputs} outputs, a mean and a variance for each target; "
-                f"got {f.shape[-1]}"
-            )
-        mean, g = f[..., : self.n_outputs], f[..., self.n_outputs :]
+        mean, g = f.chunk(2, -1)
         return mean, torch.nn.functional.softplus(g) + MIN_VARIANCE
 
     def expected_log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         mean, variance = self._split(f)
-        if mean.shape != y.shape:
-            raise ValueError(f"y must have the shape of the network's mean, {tuple(mean.shape)}; got {tuple(y.shape)}")
+        require_outputs(mean, y, self.n_outputs)
         return -0.5 * (variance.log() + (y - mean).square() / variance + math.log(2 * math.pi)).sum(-1)
 
     def components(self, f: Tensor) -> tuple[Tensor, Tensor, Tensor]:

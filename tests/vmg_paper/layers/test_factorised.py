@@ -46,13 +46,9 @@ def test_reaches_the_known_optimum_of_bayesian_linear_regression():
 
 def test_local_draws_have_the_moments_of_weight_draws():
     x, M, S = normal(4, 3, seed=1), normal(3, 2, seed=2), normal(3, 2, seed=3).exp()
-    mean = sample_local(x, M, S, torch.zeros(4, 2, dtype=torch.float64))
-    scale = sample_local(x, M, S, torch.ones(4, 2, dtype=torch.float64)) - mean
+    mean, above = (sample_local(x, M, S, torch.full((4, 2), noise, dtype=torch.float64)) for noise in (0, 1))
     assert_close(mean, x @ M)
-    for b in range(4):
-        for c in range(2):
-            variance = sum((x[b, r] * S[r, c]) ** 2 for r in range(3))
-            assert_close(scale[b, c].square(), variance)
+    assert_close((above - mean).square(), ((x.unsqueeze(-1) * S) ** 2).sum(-2))
 
 
 @pytest.mark.parametrize("draw", ["local", "weights"])
@@ -96,17 +92,6 @@ def test_kl_is_the_matrix_gaussian_layers_where_scales_are_products(prior):
     layer.draw_noise = lambda *shape: zero + 1
     expected = twin.predictive(x)
     assert_close(layer(x) - layer.forward_mean(x), expected.row_covariance.diagonal().sqrt().unsqueeze(-1) * column)
-
-
-def test_a_prior_without_short_form_is_refused():
-    fixed = FixedPrior(torch.zeros(4, 2), torch.ones(4), torch.ones(2))
-    with pytest.raises(ValueError, match=r"prior must be isotropic, or have Gamma precisions; got FixedPrior"):
-        MeanFieldLinear(3, 2, prior=fixed)
-
-
-def test_initial_scale_must_be_positive():
-    with pytest.raises(ValueError, match="initial_scale must be positive; got 0"):
-        MeanFieldLinear(3, 2, initial_scale=0)
 
 
 def test_variance_gradient_is_the_mean_square_of_single_rows_gradients(perturb):
@@ -177,50 +162,46 @@ def test_mixture_density_has_the_slope_of_the_sum_of_two():
     assert_close(slope, torch.as_tensor(-at * (wide / 1.5**2 + narrow / 0.1**2) / (wide + narrow)))
 
 
+FIXED = FixedPrior(torch.zeros(4, 2), torch.ones(4), torch.ones(2))
+
+
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("kind", "options", "message"),
     [
-        ({"share": 1.0}, r"share must be inside \(0, 1\); got 1.0"),
-        ({"wide": 0.1, "narrow": 0.2}, "0 < narrow < wide; got 0.2 and 0.1"),
+        (MeanFieldLinear, {"prior": FIXED}, "prior must be isotropic, or have Gamma precisions; got FixedPrior"),
+        (MeanFieldLinear, {"initial_scale": 0}, "initial_scale must be positive; got 0"),
+        (BayesByBackpropLinear, {"scale_rate": 1.5}, r"scale_rate must be in \[0, 1\]; got 1.5"),
+        (lambda *sizes, **options: ScaleMixture(**options), {"share": 1.0}, r"share must be inside \(0, 1\); got 1.0"),
+        (lambda *sizes: ScaleMixture(wide=0.1, narrow=0.2), {}, "0 < narrow < wide; got 0.2 and 0.1"),
     ],
 )
-def test_mixture_refuses(options, message):
+def test_values_out_of_range_are_refused(kind, options, message):
     with pytest.raises(ValueError, match=message):
-        ScaleMixture(**options)
+        kind(3, 2, **options)
 
 
-def test_kl_is_taken_at_the_weights_that_were_drawn(perturb):
-    layer, x = perturb(BayesByBackpropLinear(3, 2, prior=MIXTURE, batch_shape=(2,))), normal(5, 3, seed=1)
-    f = layer(x)
-    posterior = Normal(layer.loc, layer.log_scale.exp())
-    weight = layer.loc + layer.log_scale.exp() * layer.last_noise
-    assert_close(f, layer.apply_weight(x, weight))
-    expected = (posterior.log_prob(weight) - MIXTURE.log_prob(weight)).sum((-2, -1))
-    assert_close(layer.kl_divergence(), expected, 1e-6)  # priors are kept in single precision at first
-    assert torch.equal(layer.kl_divergence(), layer.kl_divergence()), "the same draw"
-    before = layer.kl_divergence()
-    layer(x)
-    assert not torch.equal(layer.kl_divergence(), before), "another draw"
-
-
-def test_slow_scales_move_a_share_of_what_their_parameter_moves(perturb):
-    layer = perturb(BayesByBackpropLinear(3, 2, prior=MIXTURE, initial_scale=0.2, scale_rate=0.1))
-    x = normal(5, 3, seed=1)
-    scale = 0.2 * (layer.log_scale.exp() / 0.2) ** 0.1
+@pytest.mark.parametrize("rate", [1.0, 0.1])
+def test_kl_is_taken_at_the_weights_that_were_drawn(perturb, rate):
+    """With a rate, scales move a share of what their parameter moves."""
+    options = {"prior": MIXTURE, "initial_scale": 0.2, "scale_rate": rate, "batch_shape": (2,)}
+    layer, x = perturb(BayesByBackpropLinear(3, 2, **options)), normal(5, 3, seed=1)
+    scale = 0.2 * (layer.log_scale.exp() / 0.2) ** rate
     assert_close(layer.scale(), scale)
     f, posterior = layer(x), Normal(layer.loc, scale)
     weight = layer.loc + scale * layer.last_noise
     assert_close(f, layer.apply_weight(x, weight))
-    assert_close(layer.kl_divergence(), (posterior.log_prob(weight) - MIXTURE.log_prob(weight)).sum(), 1e-6)
-    drawn = layer.sample_weight((4_000,))
-    assert_close(drawn.std(0), scale, 0.1)
+    expected = (posterior.log_prob(weight) - MIXTURE.log_prob(weight)).sum((-2, -1))
+    before = layer.kl_divergence()
+    assert_close(before, expected, 1e-6)  # priors are kept in single precision at first
+    assert torch.equal(layer.kl_divergence(), before), "the same draw"
+    layer(x)
+    assert not torch.equal(layer.kl_divergence(), before), "another draw"
+    assert_close(layer.sample_weight((4_000,)).std(0), scale, 0.1)
 
 
 def test_slow_scales_start_where_the_others_do():
     plain, slow = (BayesByBackpropLinear(3, 2, initial_scale=0.2, scale_rate=rate) for rate in (1, 0))
     assert_close(slow.scale(), plain.scale(), 1e-6)
-    with pytest.raises(ValueError, match=r"scale_rate must be in \[0, 1\]; got 1.5"):
-        BayesByBackpropLinear(3, 2, scale_rate=1.5)
 
 
 def test_estimate_of_the_kl_is_right_on_average():
