@@ -112,11 +112,9 @@ def wrong_commands(page: Path, text: str) -> Iterator[str]:
             targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
             problem = "" if words[0] in targets else f"there is no target {words[0]}"
         elif program == "pip":
-            extras = [
-                name for word in words for names in re.findall(r"\[([\w,]+)\]", word) for name in names.split(",")
-            ]
+            extras = ",".join(re.findall(r"\[([\w,]+)\]", command)).split(",")
             known = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-            problem = ", ".join(f"there is no extra {name}" for name in extras if f"\n{name} = [" not in known)
+            problem = ", ".join(f"there is no extra {name}" for name in extras if name and f"\n{name} = [" not in known)
         else:
             continue
         if problem:
@@ -222,26 +220,10 @@ def missing(name: str) -> str:
 def lost_definitions(text: str) -> Iterator[str]:
     """Places such as `nn/mlp.py:MLP.forward` that a page names and that are not defined there."""
     for path, name in re.findall(r"`([\w/]+\.py):([\w.]+)`", text):
-        source = ROOT / "src" / "vmg" / path
-        node: Any = ast.parse(source.read_text(encoding="utf-8")) if source.exists() else ast.Module([], [])
-        for part in name.split("."):
-            if part not in definitions(node):
-                yield f"{path}:{name}"
-                break
-            node = next((n for n in node.body if getattr(n, "name", "") == part), None)
-
-
-def definitions(node: Any) -> Iterator[str]:
-    """Names that a module or a class defines, a class's own attributes included."""
-    for part in node.body:
-        if isinstance(part, ast.FunctionDef | ast.ClassDef):
-            yield part.name
-        elif isinstance(part, ast.Assign | ast.AnnAssign):
-            targets = part.targets if isinstance(part, ast.Assign) else [part.target]
-            yield from (name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name))
-    for part in ast.walk(node) if isinstance(node, ast.ClassDef) else ():
-        if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store) and ast.unparse(part.value) == "self":
-            yield part.attr
+        file = ROOT / "src" / "vmg" / path
+        source = file.read_text(encoding="utf-8") if file.exists() else ""
+        if not all(re.search(rf"\b(?:def|class) {part}\b|\b{part}\b[^\n=]* = ", source) for part in name.split(".")):
+            yield f"{path}:{name}"
 
 
 @cache
@@ -345,10 +327,6 @@ def sentences() -> list[tuple[str, str]]:
     return [
         (c.page, c.words) for c in readme.claims_of_speed() if not c.page.startswith(("benchmarks", "docs/scaling"))
     ]
-
-
-def claimed_pages() -> set[str]:
-    return {page for page, _ in sentences()}
 
 
 def main() -> int:

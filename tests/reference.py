@@ -39,21 +39,6 @@ def members(batch_shape):
 # Covariances
 
 
-def diagonal_root(scale):
-    n = scale.shape[-1]
-    root = torch.zeros(*scale.shape, n, dtype=scale.dtype)
-    for i in range(n):
-        root[..., i, i] = scale[..., i]
-    return root
-
-
-def rank_one_root(scale, vector):
-    root = diagonal_root(scale)
-    for i, j in members(root.shape[-2:]):
-        root[..., i, j] += vector[..., i] * vector[..., j]
-    return root
-
-
 def family_parameters(family, n, batch_shape=(), seed=0):
     """Random tensors that define a member of the family."""
     scale = torch.exp(0.3 * normal(*batch_shape, n, seed=seed))
@@ -61,20 +46,18 @@ def family_parameters(family, n, batch_shape=(), seed=0):
         return (scale,)
     if family == "rank_one":
         return scale, 0.7 * normal(*batch_shape, n, seed=seed + 1)
-    return (diagonal_root(scale) + 0.5 * normal(*batch_shape, n, n, seed=seed + 2).tril(-1),)
+    return (torch.diag_embed(scale) + 0.5 * normal(*batch_shape, n, n, seed=seed + 2).tril(-1),)
 
 
 def family_member(family, *parameters):
     return {"diagonal": Diagonal, "rank_one": RankOne, "dense": Dense}[family](*parameters)
 
 
-def family_root(family, *parameters):
+def family_root(family, scale, *vector):
     """The square root L that defines a member of the family."""
-    if family == "diagonal":
-        return diagonal_root(*parameters)
-    if family == "rank_one":
-        return rank_one_root(*parameters)
-    return parameters[0].tril()
+    if family == "dense":
+        return scale.tril()
+    return torch.diag_embed(scale) + sum(v.unsqueeze(-1) * v.unsqueeze(-2) for v in vector)
 
 
 def random_covariance(family, n, batch_shape=(), seed=0):
@@ -92,18 +75,9 @@ def vec(W):
     return torch.cat([W[..., :, j] for j in range(W.shape[-1])], dim=-1)
 
 
-def kronecker(V, U):
-    """V ⊗ U of two matrices, block by block."""
-    (m, n), (r, c) = V.shape, U.shape
-    product = torch.zeros(m * r, n * c, dtype=U.dtype)
-    for i, j in members((m, n)):
-        product[i * r : (i + 1) * r, j * c : (j + 1) * c] = V[i, j] * U
-    return product
-
-
 def matrix_normal(M, U, V):
     """MN(M, U, V) as the Gaussian of vec(W)."""
-    return MultivariateNormal(vec(M), covariance_matrix=kronecker(V, U))
+    return MultivariateNormal(vec(M), covariance_matrix=torch.kron(V, U))
 
 
 def gaussian_linear(mean, covariance, T):
@@ -123,22 +97,22 @@ def layer_given_pseudo_data(x, M, U, V, A, B, damping):
     """Mean and covariance of vec(xW) given ÃW + σξ = B̃, ξ ~ MN(0, I, V), by conditioning one large Gaussian."""
     P, (n, _), C = A.shape[0], x.shape, V.shape[0]
     z = torch.cat([A, x])
-    mean, covariance = gaussian_linear(vec(M), kronecker(V, U), kronecker(torch.eye(C, dtype=x.dtype), z))
+    mean, covariance = gaussian_linear(vec(M), torch.kron(V, U), torch.kron(torch.eye(C, dtype=x.dtype), z))
     noise = torch.zeros(P + n, P + n, dtype=x.dtype)
     noise[range(P), range(P)] = damping
     given = [c * (P + n) + p for c in range(C) for p in range(P)]
-    return gaussian_condition(mean, covariance + kronecker(V, noise), given, vec(B))
+    return gaussian_condition(mean, covariance + torch.kron(V, noise), given, vec(B))
 
 
 def regression_given_pseudo_data(x, M, U, V, A, B, damping):
     """The same by Bayesian linear regression of B̃ on Ã, where precisions of the weights add."""
     P, eye = len(A), torch.eye(len(V), dtype=x.dtype)
-    design = kronecker(eye, A)
-    noise_precision = torch.linalg.inv(kronecker(V, damping * torch.eye(P, dtype=x.dtype)))
-    prior_precision = torch.linalg.inv(kronecker(V, U))
+    design = torch.kron(eye, A)
+    noise_precision = torch.linalg.inv(torch.kron(V, damping * torch.eye(P, dtype=x.dtype)))
+    prior_precision = torch.linalg.inv(torch.kron(V, U))
     precision = prior_precision + design.mT @ noise_precision @ design
     mean = torch.linalg.solve(precision, prior_precision @ vec(M) + design.mT @ noise_precision @ vec(B))
-    return gaussian_linear(mean, torch.linalg.inv(precision), kronecker(eye, x))
+    return gaussian_linear(mean, torch.linalg.inv(precision), torch.kron(eye, x))
 
 
 def push_noise(function, shape):

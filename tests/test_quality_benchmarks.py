@@ -1,6 +1,5 @@
 """Benchmarks of quality run, resume and fill their page; their Gaussian process is scikit-learn's."""
 
-import json
 import math
 import sys
 from pathlib import Path
@@ -13,6 +12,8 @@ import torch
 from scipy import stats
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+
+from vmg.files import append_lines, read_lines
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 PAGE = "\n".join(f"<!-- {name} -->\nold\n<!-- end of {name} -->\n" for name in ("toys", "summary", "tables"))
@@ -28,10 +29,6 @@ def run(run_script):
     return lambda name, *options: run_script(FOLDER / f"{name}.py", *options)[0]
 
 
-def records(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 def numbers_are_finite(found):
     return all(math.isfinite(v) for record in found for v in record.values() if isinstance(v, float))
 
@@ -41,15 +38,16 @@ def test_ignorance_measures_resumes_shows_and_draws(run, tmp_path, data_folder):
     page.write_text(PAGE)
     options = ("--quick", "--seeds", 1, "--tables", "machine", "--rows", 120, "--out", out)
     run("ignorance", *options)
-    found = records(out)
+    found = read_lines(out)
     assert {"method", "table", "split", "seconds"} <= set.intersection(*map(set, found))
     assert {r["part"] for r in found} == {"toy", "gap", "tail"}
     assert {r["method"] for r in found if r["part"] == "gap"} == {"table", "GP", "deep ensemble", "linear"}
     assert numbers_are_finite(found)
 
-    out.write_text("".join(json.dumps(r) + "\n" for r in found[:-1]))
+    out.unlink()
+    append_lines(out, found[:-1])
     run("ignorance", *options)  # earns the last one alone
-    assert [{**r, "seconds": 0} for r in records(out)] == [{**r, "seconds": 0} for r in found]
+    assert [{**r, "seconds": 0} for r in read_lines(out)] == [{**r, "seconds": 0} for r in found]
 
     printed = run("ignorance", "--show", "--figure", "--rows", 120, "--docs", tmp_path, "--out", out)
     assert "| gap | table | 3 |" in printed
@@ -69,7 +67,7 @@ def test_kept_back_measures_resumes_and_shows(run, tmp_path, monkeypatch):
     page.write_text("<!-- kept back -->\nold\n<!-- end of kept back -->")
     options = ("--quick", "--tables", "earthquakes", "--folds", 1, "--out", out)
     run("kept_back", *options)
-    found = records(out)
+    found = read_lines(out)
     assert [r["part"] for r in found] == ["inside"] * 3 + ["gap"] * 3 + ["tail"] * 3
     assert numbers_are_finite(found)
     assert run("kept_back", *options) == ""
@@ -87,15 +85,15 @@ def test_the_study_measures_resumes_and_shows(tmp_path, monkeypatch):
     monkeypatch.setattr(study, "tasks", lambda every: iter(made))
     monkeypatch.setattr(study, "RESULTS", tmp_path / "study.jsonl")
     study.run([study.BASE_RATE, "linear"], 1, 5.0, study.RESULTS)
-    found = records(study.RESULTS)
+    found = read_lines(study.RESULTS)
     assert len(found) == 12 and numbers_are_finite(found)
     study.run([study.BASE_RATE, "linear"], 1, 5.0, study.RESULTS)
-    assert records(study.RESULTS) == found
+    assert read_lines(study.RESULTS) == found
     study.run(["linear", "realmlp"], 1, 5.0, study.RESULTS, most=39)
-    assert records(study.RESULTS) == found  # tables with more rows are passed over
+    assert read_lines(study.RESULTS) == found  # tables with more rows are passed over
     own = [{**r, "method": "table", "crps": 2 * r["crps"]} for r in found if r["method"] == "linear"]
     slow = [{**r, "method": "realmlp", "rmse": 2 * r["rmse"]} for r in own[:4]]
-    study.RESULTS.write_text("".join(json.dumps(r) + "\n" for r in found + own + slow))
+    append_lines(study.RESULTS, own + slow)
     shown = study.show()
     assert "**Numbers, rows at random: 3 tables**" in shown["study"] and "**Numbers, a gap" in shown["study"]
     assert "| realmlp | numbers | 4 | 0.500 | 4–0 |" in shown["slow"]
@@ -220,7 +218,7 @@ def test_own_loops_are_scored_then_timed_and_shown(tmp_path, monkeypatch, capsys
     monkeypatch.setattr(sys, "argv", ["own_loop_quality", *options])
     own_loop_quality.main()
     shown = capsys.readouterr().out
-    found = records(out)
+    found = read_lines(out)
     assert numbers_are_finite(found)
     for method in methods:
         assert f"| {method} |" in shown
@@ -230,7 +228,7 @@ def test_own_loops_are_scored_then_timed_and_shown(tmp_path, monkeypatch, capsys
         assert not any("auroc_information" in row for row in tried)
     monkeypatch.setattr(sys, "argv", ["own_loop_quality", *options, "--times"])
     own_loop_quality.main()
-    steps = records(out)[len(found) :]
+    steps = read_lines(out)[len(found) :]
     assert [(row["part"], row["method"]) for row in steps] == [("step", method) for method in methods]
     assert steps[0]["ratio"] == 1.0
 

@@ -1,11 +1,11 @@
-"""The scores of ``benchmarks/targets.py``, and the example of its page."""
+"""The scores of ``benchmarks/targets.py``."""
 
-import json
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from vmg.files import read_lines
 
 ROOT = Path(__file__).parents[1]
 
@@ -52,12 +52,5 @@ def test_the_score_of_a_count_is_the_probability_of_its_cell(targets):
 
 
 def test_the_page_shows_what_the_file_holds(targets):
-    lines = [json.loads(line) for line in (ROOT / "results" / "targets.jsonl").read_text().splitlines()]
+    lines = read_lines(ROOT / "results" / "targets.jsonl")
     assert targets.show(lines) in (ROOT / "docs" / "targets.md").read_text(encoding="utf-8")
-
-
-def test_the_example_of_the_page_runs():
-    [block] = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "targets.md").read_text(), re.MULTILINE | re.DOTALL)
-    names: dict[str, object] = {}
-    exec(compile(block, "targets.md", "exec"), names)
-    assert names["model"].likelihood_ in ("poisson", "negative-binomial")

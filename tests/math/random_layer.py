@@ -9,7 +9,6 @@ from reference import (
     FAMILIES,
     assert_close,
     gaussian_linear,
-    kronecker,
     layer_given_pseudo_data,
     normal,
     random_covariance,
@@ -44,8 +43,8 @@ class Layer:
 
     def function_moments(self, x=None):
         """Exact mean and covariance of vec(xW), W ~ MN(M, U, V), from the Gaussian of all weights."""
-        T = kronecker(eye(C), self.x if x is None else x)
-        return gaussian_linear(vec(self.M), kronecker(self.V, self.U), T)
+        T = torch.kron(eye(C), self.x if x is None else x)
+        return gaussian_linear(vec(self.M), torch.kron(self.V, self.U), T)
 
     def conditional_moments(self, damping, M=None):
         return layer_given_pseudo_data(self.x, self.M if M is None else M, self.U, self.V, self.A, self.B, damping)

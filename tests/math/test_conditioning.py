@@ -9,7 +9,6 @@ from random_layer import C, Layer, N, P, R, assert_moments_equal, eye, over_damp
 from reference import (
     FAMILIES,
     assert_close,
-    kronecker,
     layer_given_pseudo_data,
     normal,
     push_noise,
@@ -33,7 +32,7 @@ def test_condition_against_one_large_gaussian(row, column, damping, n_pseudo):
     row_covariance = given.row_covariance(layer.row)
     # more pseudo-points than dimensions contradict each other, and a small damping magnifies their residual
     assert_close(vec(given.mean), mean, 1e-10 if n_pseudo <= R or damping > 1e-3 else 1e-6)
-    assert_close(kronecker(layer.V, row_covariance), covariance)
+    assert_close(torch.kron(layer.V, row_covariance), covariance)
     assert_close(given.row_variance(layer.x, layer.row), row_covariance.diagonal())
 
 
@@ -44,7 +43,7 @@ def test_condition_is_bayesian_linear_regression_of_the_pseudo_data(row, column,
     mean, covariance = regression_given_pseudo_data(layer.x, layer.M, layer.U, layer.V, layer.A, layer.B, damping)
     given = F.condition(layer.x, layer.M, layer.row, layer.A, layer.B, damping)
     assert_close(vec(given.mean), mean)
-    assert_close(kronecker(layer.V, given.row_covariance(layer.row)), covariance)
+    assert_close(torch.kron(layer.V, given.row_covariance(layer.row)), covariance)
 
 
 @over_damping

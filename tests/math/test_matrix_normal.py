@@ -10,7 +10,6 @@ from reference import (
     assert_moments,
     family_member,
     family_parameters,
-    kronecker,
     matrix_normal,
     members,
     normal,
@@ -60,7 +59,7 @@ def test_density_entropy_and_moments(row, column, batch_shape):
     assert torch.equal(q.mean, M) and torch.equal(q.mode, M)
     assert_close(kl_divergence(q, q), torch.zeros(batch_shape, dtype=torch.float64))
     for index in members(batch_shape):
-        reference, covariance = matrix_normal(M[index], U[index], V[index]), kronecker(V[index], U[index])
+        reference, covariance = matrix_normal(M[index], U[index], V[index]), torch.kron(V[index], U[index])
         assert_close(log_prob[(slice(None), *index)], reference.log_prob(vec(value[(slice(None), *index)])))
         assert_close(entropy[index], reference.entropy())
         assert_close(q.covariance_matrix[index], covariance)
@@ -129,7 +128,7 @@ def test_transform_noise_has_exactly_the_mean_and_covariance(row, column):
     q, M, U, V = random_matrix_normal(row, column)
     mean, covariance = push_noise(q.transform_noise, (R, C))
     assert_close(mean, vec(M))
-    assert_close(covariance, kronecker(V, U))
+    assert_close(covariance, torch.kron(V, U))
 
 
 @over_pairs
@@ -147,7 +146,7 @@ def test_transform_noise_of_a_batch_is_a_loop(row, column):
 def test_rsample_moments(row, column):
     torch.manual_seed(1)
     q, M, U, V = random_matrix_normal(row, column, shape=(3, 2))
-    assert_moments(vec(q.rsample((20_000,))), vec(M), kronecker(V, U))
+    assert_moments(vec(q.rsample((20_000,))), vec(M), torch.kron(V, U))
 
 
 def test_rsample_shapes_determinism_and_gradient():

@@ -9,7 +9,7 @@ from layer_inputs import Divergence
 from torch.distributions import MultivariateNormal, kl_divergence
 
 import vmg
-from reference import assert_close, kronecker, matrix_normal, tensors_of
+from reference import assert_close, matrix_normal, tensors_of
 from vmg.likelihoods import KnownNoiseLikelihood
 from vmg.nn import MLP, MatrixGaussianLinear, bayesianize, use_generator
 from vmg.priors import FixedPrior, GammaPrior
@@ -28,8 +28,8 @@ def dense_posterior(layer, A, B):
     U, V = (part().to_dense() for part in (layer.row, layer.column))
     A = A / math.sqrt(R)
     eye = torch.eye(OUT, dtype=torch.float64)
-    design, noise = kronecker(eye, A), kronecker(V, layer.damping * torch.eye(len(A), dtype=torch.float64))
-    prior = torch.linalg.inv(kronecker(V, U))
+    design, noise = torch.kron(eye, A), torch.kron(V, layer.damping * torch.eye(len(A), dtype=torch.float64))
+    prior = torch.linalg.inv(torch.kron(V, U))
     precision = prior + design.mT @ torch.linalg.solve(noise, design)
     mean = torch.zeros(R * OUT, dtype=torch.float64) if layer.loc is None else layer.loc.mT.reshape(-1)
     mean = torch.linalg.solve(precision, prior @ mean + design.mT @ torch.linalg.solve(noise, B.mT.reshape(-1)))

@@ -145,15 +145,6 @@ def test_a_split_of_few_rows_takes_no_choice_from_the_others():
     assert [one.max_noise_ for one in beside] == [CANDIDATES[-1], alone.max_noise_]
 
 
-def test_splits_do_not_depend_on_each_other():
-    """A split's numbers are its own among splits of the same sizes."""
-    X, y = linear_table(40)
-    a, b, c = (np.arange(20), []), (np.arange(20, 40), []), (np.arange(10, 30), [])
-    first, second = (fit_splits(regressor(max_iter=5), X, y, pair) for pair in ((a, b), (a, c)))
-    np.testing.assert_array_equal(numbers(first[0], X), numbers(second[0], X))
-    assert (numbers(first[1], X) != numbers(second[1], X)).any()
-
-
 @pytest.mark.parametrize("n_members", [1, 3])
 def test_members(n_members):
     X, y = linear_table(20)
