@@ -7,7 +7,17 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from vmg import TableRegressor
-from vmg.fit.design import FOLDS, MIN_ROWS, REGION_SHARE, Design, Standardiser, find_repeats, random_folds, regions
+from vmg.fit.design import (
+    FOLDS,
+    MIN_ROWS,
+    REGION_SHARE,
+    Design,
+    Standardiser,
+    _stretch,
+    find_repeats,
+    random_folds,
+    regions,
+)
 
 
 def rng():
@@ -220,7 +230,7 @@ def test_functions_outside_the_range_drift_by_the_slopes_inside():
     y = np.stack([X[:, 0], 3 * X[:, 1]], 1) + 0.05 * random.normal(size=(80, 2))
     ensemble = TableRegressor(n_members=4, max_iter=60, random_state=0).fit(X, y).ensemble_
     far = np.array([[4.0, 0.0], [8.0, 0.0], [0.0, -8.0]])
-    beyond = np.maximum(np.abs(far) - squash_inverse(ensemble.input_range.high), 0)
+    beyond = np.maximum(np.abs(far) - _stretch(ensemble.input_range.high), 0)
     drift = np.square(ensemble.function_factor(far)[-2:]).sum(0)  # [N, C]
     for row, column in ((0, 0), (1, 0), (2, 1)):  # along its input an output moves by its spread, a standard deviation
         assert drift[row, column] == pytest.approx(beyond[row, column] ** 2, rel=0.7)
@@ -229,7 +239,3 @@ def test_functions_outside_the_range_drift_by_the_slopes_inside():
     stated = ensemble.predict(far).function_scale
     np.testing.assert_allclose(np.square(ensemble.function_factor(far)).sum(0), stated**2, rtol=1e-6)
     assert not ensemble.function_factor(0.1 * far)[-2:].any()
-
-
-def squash_inverse(x):
-    return np.where(np.abs(x) > 3, np.sign(x) * (2 + np.exp(np.abs(x) - 3)), x)

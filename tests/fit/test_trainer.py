@@ -107,13 +107,6 @@ def test_training_goes_back_to_the_best_members_and_ends_on_all_rows():
     assert history.records[-1].elbo > history.records[0].elbo
 
 
-def test_without_held_out_rows_there_is_nothing_to_say_of_them():
-    x, y = table()
-    nobody = Design((), E, np.ones(N, dtype=bool))
-    held, history = trained(regression_members(), x, y, nobody, TrainingPlan(10, 10, 5))
-    assert held is None and history.records
-
-
 @pytest.mark.parametrize("max_steps", [1, 3, 9, 10, 11])
 def test_the_last_step_is_always_reported(max_steps):
     x, y = table()

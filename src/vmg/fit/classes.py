@@ -45,7 +45,6 @@ class ClassificationMembers(OptimisedMembers):
 
     @property
     def made_with(self) -> dict[str, Any]:
-        """Arguments that members of the same sizes are made with."""
         return {**super().made_with, "n_classes": self.n_classes}
 
     def evidence(self, features: Tensor, y: Tensor, weight: Tensor) -> Tensor:
@@ -193,8 +192,6 @@ def fit_classification(
                     trees, fading = grown[0], held.factor[..., None]
                     by_trees = [log_q[held.index] / own for log_q, own in zip(grown[1], fading, strict=True)]
             factors = calibrate_classes(held, seed, by_trees)
-        posterior = posterior_of_all_rows(trained)
-        weights = posterior.mean.contiguous(), posterior.root.contiguous()
-        kept = trees if factors.trust else None
+        weights, kept = posterior_of_all_rows(trained), trees if factors.trust else None
         ensemble = ClassificationEnsemble(trained.members, InputRange.of(rows.x), *weights, factors, kept)
         return Fitted(ensemble, trained.history, None)

@@ -123,7 +123,7 @@ class InputRange:
         outside = np.maximum(np.maximum(x - self.high, self.low - x), 0.0)
         return 1.0 + np.square(outside).sum(-1)
 
-    def drift(self, x: Array, slopes: Callable[[], Array], n_outputs: int = 1) -> Array:
+    def drift(self, x: Array, slopes: Callable[[], Array], n_outputs: int) -> Array:
         """F [D, N, C] of what functions may do outside the range, at rows x [N, D] in standard units.
 
         Networks see squashed inputs, on which no function goes on as a straight line. So a line is added whose slopes

@@ -74,7 +74,6 @@ class RegressionMembers(Members):
 
     @property
     def made_with(self) -> dict[str, Any]:
-        """Arguments that members of the same sizes are made with."""
         return {**super().made_with, "n_outputs": self.head.n_outputs, "noise_prior": self.head.noise_prior}
 
     @property
@@ -91,7 +90,7 @@ class RegressionMembers(Members):
         """Functions of members that are conditioned on the rows they have seen, at all rows."""
         phi = self.features(x)
         targets = y.expand(len(phi), *y.shape[-2:])
-        posterior, _ = condition_on_rows(phi, targets, seen, self.prior_precision(), self.head.noise_prior)
+        posterior, *_ = condition_on_rows(phi, targets, seen, self.prior_precision(), self.head.noise_prior)
         noise = posterior.noise_variance
         variance = posterior.variance(phi).unsqueeze(-1) * noise.unsqueeze(-2)
         return MemberPredictions.of(phi @ posterior.mean, variance, noise)
@@ -290,7 +289,6 @@ def fit_regression(
     size: Size,
     seed: int,
     input_noise: bool,
-    noise_prior: NoisePrior | None = None,
     degrees: float | None = None,
     experts: Sequence[str] = (),
     callbacks: Sequence[Callback] = (),
@@ -302,8 +300,8 @@ def fit_regression(
     """
     n_outputs = y.shape[1]
     with threads_for(size.step_work(*x.shape)):
-        options: dict[str, Any] = {"n_outputs": n_outputs, "noise_prior": noise_prior}
-        trained = train_ensemble(RegressionMembers, x, y, weight, size=size, seed=seed, callbacks=callbacks, **options)
+        options: dict[str, Any] = {"size": size, "seed": seed, "callbacks": callbacks, "n_outputs": n_outputs}
+        trained = train_ensemble(RegressionMembers, x, y, weight, **options)
         members, rows, held = trained.members, trained.rows, trained.held
         members.update(rows.x, y, rows.weight)  # on all rows, whatever each saw in training
         inputs, constant = InputRange.of(rows.x), (None,) * n_outputs

@@ -68,14 +68,18 @@ class OptimisedMembers(Members):
         """The output layer's posterior given rows with weights [E, n]."""
 
 
-def posterior_of_all_rows(trained: MemberRun[Any]) -> Any:
-    """Posterior of the members' output layers given all rows, or some that stand for all where there are very many."""
+def posterior_of_all_rows(trained: MemberRun[Any]) -> tuple[Tensor, Tensor]:
+    """Mean and root of the members' output weights given all rows, or some for all where there are very many.
+
+    Their numbers are in order, as files keep them: another order of memory may give another last bit.
+    """
     rows, n_rows = trained.rows, len(trained.rows.x)
     some = torch.arange(n_rows)
     if n_rows > ROWS_OF_POSTERIOR:
         some = torch.randperm(n_rows, generator=rows.generator)[:ROWS_OF_POSTERIOR]
     counted = (torch.as_tensor(rows.weight)[some] * (n_rows / len(some))).expand(trained.members.features.n_members, -1)
-    return trained.members.posterior(torch.as_tensor(rows.x)[some], torch.as_tensor(rows.y)[some], counted)
+    posterior = trained.members.posterior(torch.as_tensor(rows.x)[some], torch.as_tensor(rows.y)[some], counted)
+    return posterior.mean.contiguous(), posterior.root.contiguous()
 
 
 def mean_score(values: Tensor, weight: Tensor) -> float:
@@ -95,7 +99,6 @@ class ScalarMembers(OptimisedMembers):
 
     @property
     def made_with(self) -> dict[str, Any]:
-        """Arguments that members of the same sizes are made with."""
         return {**super().made_with, "likelihood": self.likelihood}
 
     @property
@@ -216,9 +219,8 @@ def fit_scalar(
             theta, calibration = calibrate_scalar(likelihood, folds, regions, held.said.parameters.mean(0))
             variance = calibration.inflation * folds.variance + folds.excess
             sample = Function(calibration.sharpness * folds.loc, variance)
-        posterior = posterior_of_all_rows(trained)
-        root = posterior.root.contiguous()  # as files keep it: another order of memory may give another last bit
-        ensemble = ScalarEnsemble(members, InputRange.of(trained.rows.x), posterior.mean, root, theta, calibration)
+        weights, inputs = posterior_of_all_rows(trained), InputRange.of(trained.rows.x)
+        ensemble = ScalarEnsemble(members, inputs, *weights, theta, calibration)
         if sample is None:
             return Fitted(ensemble, trained.history, None)
         said = ensemble.around(sample, all_together(np.sqrt(sample.variance)[:, None]), squeeze=True)

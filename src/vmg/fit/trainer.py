@@ -46,6 +46,8 @@ class Members(nn.Module, ABC):
     Every parameter and buffer has the E members first. Rows x [n, D] are the same for all.
     """
 
+    log_precision: Any  # logarithms of the prior's precisions [E, G], one for each group of features
+
     def __init__(
         self, in_features: int, hidden: Sequence[int], activations: Sequence[str], n_members: int, n_directions: int = 0
     ) -> None:
@@ -67,8 +69,6 @@ class Members(nn.Module, ABC):
         copies = {name: tensor.to(torch.float64, copy=True) for name, tensor in tensors.items()}
         members.load_state_dict(copies, assign=True)
         return members.eval()
-
-    log_precision: Any  # logarithms of the prior's precisions [E, G], one for each group of features
 
     def prior_precision(self) -> Tensor:
         """a [E, D]: every group of features has one precision."""

@@ -191,19 +191,13 @@ def _posterior(mean: Tensor, root: Tensor, n_rows: Tensor, squares: Tensor, prio
 
 
 def condition_on_rows(
-    features: Tensor,
-    y: Tensor,
-    weight: Tensor,
-    prior_precision: Tensor,
-    prior: NoisePrior,
-    weighted: Tensor | None = None,
-) -> tuple[LinearPosterior, Tensor]:
+    features: Tensor, y: Tensor, weight: Tensor, prior_precision: Tensor, prior: NoisePrior
+) -> tuple[LinearPosterior, Tensor, Tensor]:
     """The same as :func:`condition` from rows, with the residuals [..., N, C]: S is then exact in single precision.
 
-    ``weighted`` are the features times their weights, ωΦ, where these are there already.
+    The last are the features times their weights, ωΦ.
     """
-    if weighted is None:
-        weighted = features * weight.unsqueeze(-1)
+    weighted = features * weight.unsqueeze(-1)
     A = weighted.mT @ features
     A.diagonal(dim1=-2, dim2=-1).add_(prior_precision)
     root = cholesky(A)
@@ -214,7 +208,7 @@ def condition_on_rows(
         squares = residual.mT @ weighted_residual + mean.mT @ shrunk
     else:
         squares = (residual * weighted_residual).sum(-2) + (shrunk * mean).sum(-2)
-    return _posterior(mean, root, weight.sum(-1), squares, prior), residual
+    return _posterior(mean, root, weight.sum(-1), squares, prior), residual, weighted
 
 
 def _log_normaliser(degrees: Tensor, scatter: Tensor, full: bool) -> Tensor:
@@ -248,8 +242,7 @@ class _LogEvidence(torch.autograd.Function):
         ctx: Any, features: Tensor, prior_precision: Tensor, y: Tensor, weight: Tensor, prior: NoisePrior
     ) -> Tensor:
         n_outputs = y.shape[-1]
-        weighted = features * weight.unsqueeze(-1)
-        posterior, residual = condition_on_rows(features, y, weight, prior_precision, prior, weighted)
+        posterior, residual, weighted = condition_on_rows(features, y, weight, prior_precision, prior)
         value = _log_density(posterior, prior_precision, weight.sum(-1), prior)
 
         precision = posterior.noise_precision
@@ -304,8 +297,7 @@ def log_evidence(
     return _LogEvidence.apply(features, precision, y, weight, prior or NoisePrior())
 
 
-def log_evidence_of_statistics(rows: RowStatistics, prior_precision: Tensor, prior: NoisePrior | None = None) -> Tensor:
+def log_evidence_of_statistics(rows: RowStatistics, prior_precision: Tensor, prior: NoisePrior) -> Tensor:
     """The same as :func:`log_evidence` from statistics in double precision; differentiable in ``prior_precision``."""
-    prior = prior or NoisePrior()
     precision = prior_precision.expand(rows.gram.shape[:-1])
     return _log_density(condition(rows, precision, prior), precision, rows.n_rows, prior)

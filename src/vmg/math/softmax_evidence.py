@@ -249,12 +249,10 @@ class ClassWeights:
 
     def class_covariances(self) -> Tensor:
         """The covariance of each class's weights, [K, D, D]."""
-        directions = self.scale * self.directions
-        return (directions * self._class_variances().mT.unsqueeze(-2)) @ directions.mT
-
-    def _class_variances(self) -> Tensor:
-        """Variances [D, K] of each class in each direction."""
-        return self.variance if self.class_directions is None else self.variance @ self.class_directions.mT.square()
+        directions, variance = self.scale * self.directions, self.variance  # [D, K] of each class in each direction
+        if self.class_directions is not None:
+            variance = variance @ self.class_directions.mT.square()
+        return (directions * variance.mT.unsqueeze(-2)) @ directions.mT
 
     def feature_variances(self) -> Tensor:
         """Variances of a feature's weights, summed over classes, [D]."""
