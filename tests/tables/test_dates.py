@@ -1,5 +1,6 @@
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from messy import OPTIONS
@@ -39,11 +40,6 @@ def test_dates_are_recognised(cells, expected):
     assert find_date_format(Cells(pd.Series(cells, dtype=object))) == expected
 
 
-def test_dates_lose_their_time_zone_but_not_the_moment():
-    moments = to_timestamps(Cells(pd.Series(["2020-01-31T10:30:00+02:00"])), "ISO8601")
-    assert moments[0] == pd.Timestamp("2020-01-31 08:30")
-
-
 # -- years that nanoseconds do not reach ------------------------------------------------------------------------------
 
 
@@ -67,6 +63,9 @@ def test_columns_of_moments_in_any_year_and_zone(unit, zone):
     days = encoder.transform(column.to_frame())[:, encoder.feature_names.index("d: days")]
     np.testing.assert_array_equal(days[:-1], reference_days(FAR))
     assert not table_remarks(encoder, column.to_frame())
+    arrow = column.astype(pd.ArrowDtype(pa.timestamp(unit, zone)))
+    np.testing.assert_array_equal(encoder.transform(arrow.to_frame()), encoder.transform(column.to_frame()))
+    assert to_texts(arrow).tolist() == to_texts(column).tolist()
 
 
 @pytest.mark.parametrize(
@@ -80,7 +79,7 @@ def test_columns_of_moments_in_any_year_and_zone(unit, zone):
     ],
 )
 def test_texts_of_any_year(form, written):
-    column = pd.Series([*map(written, FAR), None], dtype=object)
+    column = pd.Series([*map(written, FAR), None], dtype=object)  # a zone is lost, but not the moment
     assert find_date_format(Cells(column)) == form
     np.testing.assert_array_equal(to_days(to_timestamps(Cells(column), form)), [*reference_days(FAR), np.nan])
 
@@ -113,10 +112,3 @@ def test_far_dates_in_parquet_go_the_whole_way(tmp_path):
     assert np.isfinite(model.predict_frame(read)["y"]).all()
     page = render_report(model, read)
     assert str(days.max())[:10] in page  # the largest, in the table of columns
-
-
-def test_arrow_columns_are_read_as_others_are():
-    column = pd.Series(np.array(FAR, dtype="datetime64[us]")).dt.tz_localize("UTC").dt.tz_convert("Europe/Paris")
-    arrow = column.astype("timestamp[us, tz=Europe/Paris][pyarrow]")
-    np.testing.assert_array_equal(to_days(to_timestamps(Cells(arrow), "ISO8601")), reference_days(FAR))
-    assert to_texts(arrow).tolist() == to_texts(column).tolist()

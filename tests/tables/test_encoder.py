@@ -19,31 +19,43 @@ def encode(frame, new=None):
     return dict(zip(encoder.feature_names, features.T.tolist(), strict=True))
 
 
-def test_numbers_stay_as_they_are():
-    frame = pd.DataFrame({"a": [3, 1, 2], "b": [0.5, -1.5, 2.5]})
-    assert encode(frame) == {"a": [3, 1, 2], "b": [0.5, -1.5, 2.5]}
+CITIES = pd.DataFrame({"c": ["x", "y", "x", "y"]})
+HOLES = pd.DataFrame({"a": [1.0, 2.0, None, 9.0]})
 
 
-def test_missing_numbers_become_the_median_and_are_marked():
-    frame = pd.DataFrame({"a": [1.0, 2.0, None, 9.0]})
-    assert encode(frame) == {"a": [1, 2, 2, 9], "a: missing": [0, 0, 1, 0]}
-    complete = pd.DataFrame({"a": [1.0, 2.0, 9.0]})
-    assert encode(complete, frame) == {"a": [1, 2, 2, 9]}  # a hole that the fit never saw has no mark to learn from
+@pytest.mark.parametrize(
+    ("frame", "new", "expected"),
+    [
+        (pd.DataFrame({"a": [3, 1], "b": [0.5, -1.5]}), None, {"a": [3, 1], "b": [0.5, -1.5]}),
+        (HOLES, None, {"a": [1, 2, 2, 9], "a: missing": [0, 0, 1, 0]}),
+        (HOLES.dropna(), HOLES, {"a": [1, 2, 2, 9]}),
+        (
+            pd.DataFrame({"c": ["x", "y", "x", "y", None]}),
+            None,
+            {"c = x": [1, 0, 1, 0, 0], "c = y": [0, 1, 0, 1, 0], "c: missing": [0, 0, 0, 0, 1]},
+        ),
+        (CITIES, pd.DataFrame({"c": ["z", "x"]}), {"c = x": [0, 1], "c = y": [0, 0]}),
+        (pd.DataFrame({"c": pd.Categorical([1, 2, 1, 2])}), None, {"c = 1": [1, 0, 1, 0], "c = 2": [0, 1, 0, 1]}),
+        (pd.DataFrame({"a": [True, False]}), pd.DataFrame({"a": ["yes", "FALSE", "1"]}), {"a": [1, 0, 1]}),
+        (
+            pd.DataFrame({"a": [True, False, True], "b": pd.Series([True, None, False], dtype=object)}),
+            None,
+            {"a": [1, 0, 1], "b": [1, 0.5, 0], "b: missing": [0, 1, 0]},
+        ),
+    ],
+    ids=[
+        *("numbers", "a hole becomes the median", "a hole that the fit never saw has no mark to learn from"),
+        *("categories", "an unseen category without a pool", "an explicit category of numbers", "booleans", "holes"),
+    ],
+)
+def test_features_of_cells(frame, new, expected):
+    assert encode(frame, new) == expected
 
 
 def test_a_few_words_among_numbers_count_as_missing():
     frame = pd.DataFrame({"a": [str(i) for i in range(19)] + ["old"]})
     assert encode(frame)["a: missing"][-1] == 1
     assert "Column 'a': not numbers, so missing: 'old'." in TableEncoder.fit(frame).describe()
-
-
-def test_categories_become_zeros_and_ones():
-    frame = pd.DataFrame({"c": ["x", "y", "x", "y", "x", None]})
-    assert encode(frame) == {
-        "c = x": [1, 0, 1, 0, 1, 0],
-        "c = y": [0, 1, 0, 1, 0, 0],
-        "c: missing": [0, 0, 0, 0, 0, 1],
-    }
 
 
 def test_rare_and_unseen_categories_are_pooled():
@@ -57,11 +69,8 @@ def test_rare_and_unseen_categories_are_pooled():
     assert "Column 'c': 11 rarer categories pooled as 'other', 20 kept." in encoder.describe()
 
 
-def test_unseen_categories_without_a_pool_are_all_zero_and_said():
-    frame = pd.DataFrame({"c": ["x", "y", "x", "y"]})
-    new = pd.DataFrame({"c": ["z", "x"]})
-    assert encode(frame, new) == {"c = x": [0, 1], "c = y": [0, 0]}
-    remarks = table_remarks(TableEncoder.fit(frame), new)
+def test_unseen_categories_are_said():
+    remarks = table_remarks(TableEncoder.fit(CITIES), pd.DataFrame({"c": ["z", "x"]}))
     assert remarks == ["Column 'c' has values unknown from the fit: 'z'."]
 
 
@@ -69,17 +78,6 @@ def test_numbers_in_a_text_column_match_whatever_their_type():
     frame = pd.DataFrame({"c": ["7", "a", "7", "a"]})
     for new in ([7], [7.0], ["7"], [" 7 "]):
         assert encode(frame, pd.DataFrame({"c": new}))["c = 7"] == [1]
-
-
-def test_an_explicit_category_of_numbers_stays_one():
-    frame = pd.DataFrame({"c": pd.Categorical([1, 2, 1, 2])})
-    assert encode(frame) == {"c = 1": [1, 0, 1, 0], "c = 2": [0, 1, 0, 1]}
-
-
-def test_booleans_with_and_without_holes():
-    frame = pd.DataFrame({"a": [True, False, True], "b": pd.Series([True, None, False], dtype=object)})
-    assert encode(frame) == {"a": [1, 0, 1], "b": [1, 0.5, 0], "b: missing": [0, 1, 0]}
-    assert encode(frame[["a"]], pd.DataFrame({"a": ["yes", "FALSE", "1"]})) == {"a": [1, 0, 1]}
 
 
 def test_dates_become_days_and_places_on_circles():
@@ -97,16 +95,13 @@ def test_dates_become_days_and_places_on_circles():
     np.testing.assert_allclose(encode(with_time)["d: day sin"], [1, -1])
 
 
-def test_ambiguous_dates_are_said():
+def test_how_dates_are_read_is_said():
     frame = pd.DataFrame({"d": ["01/02/2020", "03/04/2020", "05/06/2020"], "e": ["01-02-2020 10:00"] * 2 + [None]})
-    said = TableEncoder.fit(frame).describe()
+    encoder = TableEncoder.fit(frame.assign(f=["2020 week 5", "2020 week 6", None]))
+    said = encoder.describe()
     assert "Dates in 'd' read as month/day/year." in said
     assert "Dates in 'e' read as day-month-year." in said
-
-
-def test_dates_in_an_unknown_format_are_said():
-    frame = pd.DataFrame({"x": [1, 2], "d": ["2020 week 5", "2020 week 6"]})
-    assert TableEncoder.fit(frame).dropped["d"].endswith("(--date-format tells it), such as '2020 week 5'")
+    assert encoder.dropped["f"].endswith("(--date-format tells it), such as '2020 week 5'")
 
 
 def test_what_is_missing_for_the_first_time_is_said():
@@ -189,7 +184,10 @@ def test_the_messy_table():
     }
     assert list(encoder.dropped) == ["listing", "country", "empty"]
     assert encoder.features_of["area"] == ["area", "area: missing"]
-    assert encoder.describe()[0] == "Columns used: 7 (4 numbers, 1 category, 1 boolean, 1 date)."
+    said = encoder.describe()
+    assert said[0] == "Columns used: 7 (4 numbers, 1 category, 1 boolean, 1 date)."
+    missing = "'area' (6), 'city' (5), 'price' (3)"
+    assert f"Missing cells are marked, and predicted for what they may hold: {missing}." in said
 
 
 def test_saving_as_json_changes_nothing():
@@ -198,9 +196,3 @@ def test_saving_as_json_changes_nothing():
     again = TableEncoder.from_document(json.loads(json.dumps(encoder.to_document())))
     assert again == encoder
     assert np.array_equal(again.transform(frame), encoder.transform(frame))
-
-
-def test_missing_cells_are_named():
-    frame = pd.DataFrame({"x": [1.0, None, 3.0] * 20, "z": range(60)})
-    [sentence] = [one for one in TableEncoder.fit(frame).describe() if "Missing" in one]
-    assert sentence == "Missing cells are marked, and predicted for what they may hold: 'x' (20)."

@@ -6,6 +6,7 @@ import pytest
 
 from vmg.tables import TableEncoder, TableError
 from vmg.tables.cells import Cells
+from vmg.tables.columns import TableChoices
 from vmg.tables.inputs import fit_target
 from vmg.tables.values import has_decimal_commas, to_numbers
 
@@ -13,7 +14,7 @@ NAN, INF = float("nan"), float("inf")
 
 
 def numbers(cells, **options):
-    return to_numbers(Cells(pd.Series(cells, dtype=object)), **options)
+    return to_numbers(Cells(pd.Series(cells, index=[7] * len(cells), dtype=object)), **options)
 
 
 @pytest.mark.parametrize(
@@ -56,18 +57,9 @@ def test_a_decision_about_commas_is_kept():
 
 @pytest.mark.parametrize("dtype", ["int64", "float32", "Int64", "bool", "boolean"])
 def test_columns_of_numbers_pass(dtype):
-    found = to_numbers(Cells(pd.Series([1, 0, 1], dtype=dtype)))
-    assert found.dtype == np.float64
-    assert found.tolist() == [1.0, 0.0, 1.0]
-
-
-def test_missing_values_of_nullable_columns():
+    found = to_numbers(Cells(pd.Series([1, 0, 1], index=[7, 7, 7], dtype=dtype)))
+    assert found.dtype == np.float64 and found.tolist() == [1.0, 0.0, 1.0]
     np.testing.assert_array_equal(to_numbers(Cells(pd.Series([1, None], dtype="Int64"))), [1, NAN])
-
-
-def test_repeated_row_labels_do_no_harm():
-    column = pd.Series(["1", "x", "3"], index=[7, 7, 7])
-    np.testing.assert_array_equal(to_numbers(Cells(column)), [1, NAN, 3])
 
 
 # -- units and signs -------------------------------------------------------------------------------------------------
@@ -84,11 +76,14 @@ def fitted(cells, name="a"):
         (["79.9%", "0.799"] * 10, "'%', 'no sign'"),
         (["12 €", "$13"] * 10, "'$', '€'"),
         (["12 €", "$13", "14"] * 10, "'$', '€'"),
+        (["3.5 km", "300 m"] * 10, "'km', 'm'"),
     ],
 )
 def test_signs_that_mean_different_units_are_not_one_column(cells, said):
     encoder, _ = fitted(cells)
-    assert f"in several units, {said}; write them in one" in encoder.dropped["a"]
+    assert f"in several units, {said}; write them in one (--categorical" in encoder.dropped["a"]
+    frame, choices = pd.DataFrame({"a": cells}), TableChoices(types={"a": "category"})
+    assert TableEncoder.fit(frame, choices).columns[0].kind == "category"
     with pytest.raises(TableError, match=f"the target 'a' is in several units, {re.escape(said)}"):
         fit_target(Cells(pd.Series(cells, name="a")))
 

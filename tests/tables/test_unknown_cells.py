@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-import vmg
 from vmg.estimators import TableModel
 from vmg.estimators.table_estimator import split_flags, tabulate_numbers
 from vmg.prediction import ClassPrediction, MixturePrediction, class_mixture
@@ -110,48 +109,23 @@ def test_few_rows_with_unknown_cells_at_once_where_there_are_many_features(model
     assert max(sizes) == 2 and sum(sizes) == 40
 
 
-def test_a_model_keeps_all_this_in_its_file(model, tmp_path):
-    model.save(tmp_path / "m.vmg")
-    frame = table(50, seed=7).assign(a=None)
-    assert vmg.load(tmp_path / "m.vmg").predict_frame(frame).equals(model.predict_frame(frame))
-
-
 # -- the mixture itself ----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def mixture():
-    """Two rows, the second a mixture of three Student t's with known weights."""
-    rng = np.random.default_rng(0)
-    loc, noise, function = rng.normal(size=(2, 1)), np.full((2, 1), 0.5), np.full((2, 1), 0.4)
-    whole = StudentPrediction(loc, noise, function, np.array([6.0]), lambda: np.zeros((1, 2, 1)))
-    centres = np.array([[-3.0], [0.0], [2.0]])
-    parts = StudentPrediction(
-        centres, np.full((3, 1), 0.6), np.full((3, 1), 0.8), np.array([6.0]), lambda: 0.8 * np.eye(3)[..., None]
+def test_a_mixture_weighs_the_distributions_of_its_parts():
+    """Two rows, the second a mixture of three Student t's; ``tests/prediction/test_base.py`` has the rest."""
+    centres, weights = np.array([[-3.0], [0.0], [2.0]]), np.array([0.2, 0.5, 0.3])
+    one, df = np.ones((2, 1)), np.array([6.0])
+    whole = StudentPrediction(0.1 * one, 0.5 * one, 0.4 * one, df, lambda: np.zeros((1, 2, 1)))
+    apart = StudentPrediction(
+        centres, np.full((3, 1), 0.6), np.full((3, 1), 0.8), df, lambda: 0.8 * np.eye(3)[..., None]
     )
-    mixed = MixturePrediction(whole, parts, np.array([1]), np.array([[0.2, 0.5, 0.3]]))
-    return mixed, stats.t(6, centres[:, 0], 1.0), np.array([0.2, 0.5, 0.3])
-
-
-def test_moments_density_and_quantiles_of_a_mixture(mixture):
-    found, parts, weights = mixture
-    grid = np.linspace(-60, 60, 240_001)
-    density = (parts.pdf(grid[:, None]) * weights).sum(1)
-    mean = np.sum(density * grid) * (grid[1] - grid[0])
-    second = np.sum(density * (grid - mean) ** 2) * (grid[1] - grid[0])
-    assert found.mean[1] == pytest.approx(mean, abs=1e-6)
-    assert found.std[1] == pytest.approx(np.sqrt(second), rel=1e-3)
-    np.testing.assert_allclose(found.std**2, found.aleatoric_std**2 + found.epistemic_std**2)
+    found, parts = MixturePrediction(whole, apart, np.array([1]), weights[None]), stats.t(6, centres[:, 0], 1.0)
     y = np.array([0.3, 0.7])
     assert found.log_prob(y)[1] == pytest.approx(np.log((parts.pdf(0.7) * weights).sum()))
     assert found.cdf(y)[1] == pytest.approx((parts.cdf(0.7) * weights).sum())
-    for level in (0.02, 0.5, 0.95):
-        at = found.quantile(level)
-        assert found.cdf(at)[1] == pytest.approx(level, abs=1e-9)
-    np.testing.assert_allclose(found.interval(0.9), found.quantile([0.05, 0.95]))
-    np.testing.assert_allclose(found.interval_at(np.array([0.9])), found.interval(0.9))
     for read in ("mean", "std", "aleatoric_std"):  # the first row is untouched
-        assert getattr(found, read)[0] == getattr(found.base, read)[0]
+        assert getattr(found, read)[0] == getattr(whole, read)[0]
 
 
 def test_draws_of_classes_go_over_candidates_by_their_weights():
