@@ -9,7 +9,8 @@ from vmg.report import render_report
 from vmg.review.remarks import table_remarks
 from vmg.tables import TableEncoder, read_table
 from vmg.tables.cells import Cells, to_texts
-from vmg.tables.values import day_of_week, day_of_year, find_date_format, to_days, to_timestamps
+from vmg.tables.columns import DateColumn
+from vmg.tables.values import find_date_format, to_days, to_timestamps
 
 FAR = ["0001-01-01", "1066-10-14", "1600-02-29", "1970-01-01", "2020-12-31", "2400-02-29", "9999-12-31"]
 
@@ -92,10 +93,11 @@ def test_what_is_no_date_in_a_far_year_is_none():
 
 def test_places_in_year_and_week_are_those_of_pandas():
     moments = pd.Series(pd.date_range("1890-01-01", "2261-12-31", freq="37h"))
-    read = to_timestamps(Cells(moments), "ISO8601")
-    np.testing.assert_array_equal(day_of_year(to_days(read)), moments.dt.day_of_year)
-    np.testing.assert_array_equal(day_of_week(to_days(read)), moments.dt.day_of_week)
-    np.testing.assert_allclose(to_days(read), (moments - pd.Timestamp(0)) / pd.Timedelta(days=1), rtol=1e-15)
+    days = to_days(to_timestamps(Cells(moments), "ISO8601"))
+    turns = DateColumn("d", 0).circles(days)
+    np.testing.assert_allclose(turns["year"] * 365.25, moments.dt.day_of_year)
+    np.testing.assert_allclose(turns["week"] * 7, moments.dt.day_of_week)
+    np.testing.assert_allclose(days, (moments - pd.Timestamp(0)) / pd.Timedelta(days=1), rtol=1e-15)
 
 
 def test_far_dates_in_parquet_go_the_whole_way(tmp_path):

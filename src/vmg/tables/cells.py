@@ -65,13 +65,7 @@ class Cells:
 
     Texts are kept as ``levels``, the different ones, stripped, in order of appearance, and ``codes``, the place of each
     cell among them, -1 where the cell is missing or blank. Readers of numbers and dates work on levels.
-
-    Parameters
-    ----------
-    column : Series
-        The column as it is in a data frame.
-    training : bool
-        Whether the rows are training rows, in which an infinite number counts as missing.
+    In rows of ``training`` an infinite number counts as missing.
     """
 
     def __init__(self, column: pd.Series, *, training: bool = False) -> None:

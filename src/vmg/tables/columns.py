@@ -18,8 +18,6 @@ from vmg.tables.values import (
     DATE_FORMATS,
     MIN_SHARE,
     check_date_format,
-    day_of_week,
-    day_of_year,
     find_date_format,
     find_units,
     looks_like_times,
@@ -41,7 +39,7 @@ LARGEST = 1e154  # the square of a larger number is infinite
 FAR = 1e6  # widths of the training range; what is farther out is taken to be there, where ignorance is immense already
 BOOLEAN_WORDS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0, "1": 1.0, "0": 0.0}
 DECILES = np.linspace(0.1, 0.9, 9)
-YEAR_DAYS, WEEK_DAYS, DAY_HOURS = 365.25, 7.0, 24.0
+YEAR_DAYS = 365.25
 SAME_SCALE = float(np.sqrt(2.0))  # of 0/1 features, two of which differ between two categories, and of circles
 MAX_LEVELS = 20
 MIN_LEVEL_ROWS = 2  # a category seen once teaches nothing of its own
@@ -60,14 +58,9 @@ DECIMALS = {".": False, ",": True}
 class TableChoices:
     """The choices, all of them optional; they are stored with the model.
 
-    Parameters
-    ----------
-    types : mapping of str to str
-        Kinds of columns: number, category, date, time, boolean, or ignore.
-    date_formats : mapping of str to str
-        Formats of dates by column, as in ``{"sold": "%d/%m/%Y"}``; the column "" stands for all others.
-    decimal_comma, na_values, header
-        As in :class:`~vmg.tables.files.TextRules`.
+    ``types`` are kinds of columns: number, category, date, time, boolean, or ignore. ``date_formats`` are formats of
+    dates by column, as in ``{"sold": "%d/%m/%Y"}``; the column "" stands for all others. The rest is as in
+    :class:`~vmg.tables.files.TextRules`.
     """
 
     types: Mapping[str, str] = field(default_factory=dict)
@@ -367,7 +360,10 @@ class DateColumn(ValueColumn):
         return np.maximum(np.maximum(days - self.high, self.low - days), 0.0)
 
     def circles(self, values: Array) -> dict[str, Array]:
-        turns = {"year": day_of_year(values) / YEAR_DAYS, "week": day_of_week(values) / WEEK_DAYS}
+        day = np.floor(np.nan_to_num(values)).astype("datetime64[D]")
+        of_year = np.where(np.isnan(values), np.nan, (day - day.astype("datetime64[Y]")).astype(np.float64) + 1)
+        of_week = (np.floor(values) + 3) % 7  # from 0, a Monday; 1970 began on a Thursday
+        turns = {"year": of_year / YEAR_DAYS, "week": of_week / 7}
         return turns | ({"day": values % 1} if self.time_of_day else {})
 
     def notes(self) -> list[str]:
@@ -397,7 +393,7 @@ class TimeColumn(ValueColumn):
         return to_hours(cells)
 
     def circles(self, values: Array) -> dict[str, Array]:
-        return {"day": values / DAY_HOURS}
+        return {"day": values / 24}
 
 
 # -- categories -------------------------------------------------------------------------------------------------------

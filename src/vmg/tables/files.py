@@ -32,7 +32,7 @@ from pyarrow import csv as arrow_csv
 
 from vmg.files import replacing
 from vmg.tables.cells import NUMBER, Cells, TableError, count, full_matches, is_number, listing
-from vmg.tables.typed_files import read_database, read_parquet, read_workbook
+from vmg.tables.typed_files import FREE_BYTES, MAX_UNPACKING, read_database, read_parquet, read_workbook
 from vmg.tables.values import VOTING_TEXTS, CommaVotes, count_comma_votes, find_date_format
 
 __all__ = ["MISSING", "TableFile", "TextRules", "TextTable", "csv_safe", "read_table", "scan_text", "write_table"]
@@ -46,8 +46,6 @@ MISSING = frozenset(
 """Cells of a file that are missing, unless the user says otherwise."""
 
 MAX_BYTES = 2**32  # of a table as text or Parquet, after unpacking; it takes several times as much memory
-MAX_UNPACKING = 200  # bytes that one packed byte may become, once they are more than FREE_BYTES; tables have 3 to 50
-FREE_BYTES = 2**26
 OPEN_FILES = "/proc/self/fd"  # of this process, where a file without a name can be opened again
 HEAD = 2**20  # bytes that are looked at before the rest is read
 BLOCK = 2**19  # bytes that are read at a time, of which Arrow takes some fifty times as many; more in wide tables
@@ -75,18 +73,10 @@ class TableFile(NamedTuple):
 class TextRules(NamedTuple):
     """How the cells of a file are read.
 
-    Parameters
-    ----------
-    texts : collection of str, or mapping of str to collection of str
-        Columns whose cells are left as they are written, so that 01 is not 1; a mapping says which words are not
-        missing in them.
-    decimal_comma : bool or None
-        Whether a comma is the decimal point; None: found out.
-    na_values : iterable of str or None
-        Words that mean a missing cell, as an empty one does; None: NA, ?, - and the like. A column of + and - alone has
-        no missing cells of that kind.
-    header : bool
-        Whether the first line names the columns; else they are called column 1, column 2 and so on.
+    ``texts`` are columns whose cells are left as they are written, so that 01 is not 1; a mapping says which words are
+    not missing in them. ``decimal_comma`` None finds out what commas mean. ``na_values`` are words that mean a missing
+    cell, as an empty one does; None: NA, ?, - and the like, but no minus in a column of + and - alone. Without
+    ``header`` the first line is a row, and columns are called column 1, column 2 and so on.
     """
 
     texts: Collection[str] | Mapping[str, Collection[str]] = ()
@@ -120,12 +110,8 @@ def read_table(path: str | os.PathLike[str], **reading: Any) -> TableFile:
         if stream.head.startswith(b"PAR1"):
             return _typed_table(read_parquet(io.BufferedReader(stream).read(), name), name)
         if stream.head.startswith(b"PK\x03\x04") and b"xl/" in stream.head:
-            most = max(FREE_BYTES, MAX_UNPACKING * os.path.getsize(file))
-            missing = rules.missing_in("")
-            sheet = read_workbook(
-                file, part, name, texts=rules.texts, missing=missing, header=rules.header, max_bytes=most
-            )
-            return _typed_table(sheet, name)
+            cells: dict[str, Any] = {"texts": rules.texts, "missing": rules.missing_in(""), "header": rules.header}
+            return _typed_table(read_workbook(file, part, name, **cells), name)
         if (is_duck := stream.head[8:12] == b"DUCK") or stream.head.startswith(b"SQLite format 3"):
             return _typed_table(read_database(file, part, name, is_duck=is_duck), name)
     text = scan_text(path, rules, name)

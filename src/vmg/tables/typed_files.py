@@ -16,8 +16,10 @@ from pyarrow.parquet import ParquetFile
 
 from vmg.tables.cells import TableError, listing
 
-__all__ = ["MAX_CELLS", "read_database", "read_parquet", "read_workbook"]
+__all__ = ["FREE_BYTES", "MAX_CELLS", "MAX_UNPACKING", "read_database", "read_parquet", "read_workbook"]
 
+MAX_UNPACKING = 200  # bytes that one packed byte may become, once they are more than FREE_BYTES; tables have 3 to 50
+FREE_BYTES = 2**26
 MAX_CELLS = 2**28  # of a Parquet file, which can hold any number of equal cells in a few bytes
 FREE_CELLS, CELLS_A_BYTE = 2**23, 8  # cells of any file, and those that a byte of a larger one may stand for
 
@@ -55,13 +57,12 @@ def read_workbook(
     texts: Collection[str],
     missing: Collection[str],
     header: bool,
-    max_bytes: int,
 ) -> pd.DataFrame:
     """A sheet of an Excel workbook, the first one for ""; columns of ``texts`` keep cells as they are written."""
     with _explained(name, "a workbook", "openpyxl"):
         unpacked = sum(part.file_size for part in ZipFile(path).infolist())
-        if unpacked > max_bytes:
-            raise TableError(f"{name} must have at most {max_bytes:,} bytes unpacked; it has {unpacked:,}")
+        if unpacked > (most := max(FREE_BYTES, MAX_UNPACKING * os.path.getsize(path))):
+            raise TableError(f"{name} must have at most {most:,} bytes unpacked; it has {unpacked:,}")
         reading: dict[str, Any] = {"keep_default_na": False, "na_values": list(missing)}
         reading |= {"dtype": dict.fromkeys(texts, str), "header": 0 if header else None}
         frame = pd.read_excel(path, sheet_name=sheet or 0, **reading)

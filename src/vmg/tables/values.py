@@ -22,9 +22,9 @@ from numpy.typing import ArrayLike, NDArray
 from vmg.tables.cells import LONGEST_VALUE, NUMBER, Cells, TableError, full_matches, kept, naive_timestamps
 
 __all__ = [
-    *("DATE_FORMATS", "MIN_SHARE", "CommaVotes", "check_date_format", "count_comma_votes", "day_of_week"),
-    *("day_of_year", "find_date_format", "find_units", "has_decimal_commas", "looks_like_dates", "looks_like_times"),
-    *("split_mark", "to_days", "to_hours", "to_numbers", "to_timestamps"),
+    *("DATE_FORMATS", "MIN_SHARE", "CommaVotes", "check_date_format", "count_comma_votes", "find_date_format"),
+    *("find_units", "has_decimal_commas", "looks_like_dates", "looks_like_times", "split_mark", "to_days", "to_hours"),
+    *("to_numbers", "to_timestamps"),
 ]
 
 Array = NDArray[np.float64]
@@ -280,7 +280,7 @@ def _best_formats(cells: Cells) -> list[str]:
         return []
     compact = cells.share(full_matches(cells.arrow, COMPACT)) >= MIN_SHARE
     tried = [form for form in DATE_FORMATS if (form == "%Y%m%d") is compact]
-    first = {form: int((~np.isnat(_read_texts(cells.levels[:TRIED_FIRST], form))).sum()) for form in tried}
+    first = {form: int((~np.isnat(_level_timestamps(cells, form, TRIED_FIRST))).sum()) for form in tried}
     likely = [form for form in tried if first[form] >= 0.5 * max(first.values()) > 0]
     good = {form: ~np.isnat(_level_timestamps(cells, form)) for form in likely}
     counts = {form: int(cells.counts[good[form]].sum()) for form in likely}
@@ -300,12 +300,9 @@ def to_timestamps(cells: Cells, date_format: str) -> Timestamps:
 
 
 @kept
-def _level_timestamps(cells: Cells, date_format: str) -> Timestamps:
-    return _read_texts(cells.levels, date_format)
-
-
-def _read_texts(texts: NDArray[Any], date_format: str) -> Timestamps:
-    """Texts as timestamps; those of years that nanoseconds do not reach are read one by one."""
+def _level_timestamps(cells: Cells, date_format: str, n_levels: int | None = None) -> Timestamps:
+    """The first levels as timestamps; those of years that nanoseconds do not reach are read one by one."""
+    texts = cells.levels[:n_levels]
     short = pd.Series([text if len(text) <= LONGEST_VALUE else None for text in texts], dtype=object)
     times = naive_timestamps(pd.to_datetime(short, format=date_format, errors="coerce", utc=True))
     for k in np.flatnonzero(np.isnat(times) & short.notna().to_numpy()):
@@ -332,18 +329,6 @@ def to_days(times: ArrayLike) -> NDArray[np.float64]:
     """Days since 1970, with their fractions; NaN where missing."""
     values = np.asarray(times).astype("datetime64[us]")
     return np.where(np.isnat(values), np.nan, values.astype(np.int64) / MICROSECONDS)
-
-
-def day_of_year(days: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The day of the year from 1, the first of January, of days since 1970; NaN where missing."""
-    whole = np.floor(np.nan_to_num(days)).astype("datetime64[D]")
-    place = (whole - whole.astype("datetime64[Y]")).astype(np.float64)
-    return np.where(np.isnan(days), np.nan, place + 1)
-
-
-def day_of_week(days: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The day of the week from 0, a Monday, of days since 1970; NaN where missing."""
-    return (np.floor(days) + 3) % 7  # 1970 began on a Thursday
 
 
 # -- times of day ----------------------------------------------------------------------------------------------------
