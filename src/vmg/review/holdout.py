@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
@@ -18,7 +19,7 @@ from vmg.estimators.table_model import MIN_CONFORMAL_ROWS, TableModel
 from vmg.files import Run, append_lines
 from vmg.review.comparison import OWN, Comparison, RowScores, join_scores, score_classes, score_numbers
 from vmg.review.rivals import BASE_RATE, RIVALS, Rival, RivalRows, find_rivals
-from vmg.tables.cells import Cells, RowDigest, TableError, as_frame, count, require_columns, to_texts
+from vmg.tables.cells import Cells, TableError, as_frame, count, require_columns, row_hashes, to_texts
 from vmg.tables.columns import IGNORED, TableChoices
 from vmg.tables.encoder import TableEncoder
 from vmg.tables.inputs import Task, fit_target, label_positions
@@ -248,9 +249,8 @@ def compare_table(
     if conformal and round(conformal * min(len(fitted) for fitted, _ in plan.splits)) < MIN_CONFORMAL_ROWS:
         conformal, notes = 0.0, [*notes, "Held-out fits have too few rows to calibrate; their intervals are not."]
     settings: dict[str, Any] = {"task": task, "conformal": conformal, "options": options}
-    digest = RowDigest()
-    digest.add(frame)
-    rows = {"columns": list(frame.columns), "rows": digest.hexdigest(), "held out": asdict(holdout)}
+    digest = hashlib.sha256(row_hashes(frame)).hexdigest()
+    rows = {"columns": list(frame.columns), "rows": digest, "held out": asdict(holdout)}
     run = Run({**rows, "target": target, **settings, "choices": asdict(choices), "coverage": coverage})
     if results is not None and not resume:
         results.unlink(missing_ok=True)

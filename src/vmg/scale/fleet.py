@@ -6,6 +6,7 @@ run that was killed goes on from there. The index comes last: a folder without o
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +29,7 @@ from vmg.model_file import ModelFileError, from_fields
 from vmg.scale.parallel import run_parallel
 from vmg.scale.pooling import Estimator, GroupTable, choose_group_likelihood, fit_pool
 from vmg.tables import TableEncoder, TableError
-from vmg.tables.cells import Cells, RowDigest, count, require_columns, to_texts
+from vmg.tables.cells import Cells, count, require_columns, row_hashes, to_texts
 from vmg.tables.columns import TableChoices
 from vmg.tables.inputs import ReferenceRows, TableInputs, Task, row_digests
 from vmg.training import History
@@ -306,11 +307,10 @@ def fit_fleet(
     for note in notes if tell is not None else ():
         tell(note)  # type: ignore[misc]
 
-    digest = RowDigest()
-    digest.add(table.rows.frame.assign(**{target: table.values, f"{by} ": keys}))
+    digest = hashlib.sha256(row_hashes(table.rows.frame.assign(**{target: table.values, f"{by} ": keys}))).hexdigest()
     seed = options.pop("random_state")
     settings = {"target": target, "by": by, "task": table.target.task, "pool": pool, "seed": seed}
-    settings |= {"options": repr(sorted(options.items())), "choices": asdict(choices), "rows": digest.hexdigest()}
+    settings |= {"options": repr(sorted(options.items())), "choices": asdict(choices), "rows": digest}
     with Run({**settings, "version": vmg.__version__}).claim(out) as folder:
         (folder.path / MODELS).mkdir(exist_ok=True)
         sizes = {key: len(places) for key, places in rows.items() if key not in refused}

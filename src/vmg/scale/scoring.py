@@ -25,7 +25,7 @@ from vmg.scale.dataset import Piece, open_dataset, require_schema, to_frame
 from vmg.scale.fleet import INDEX, Fleet, load_fleet, load_table_model
 from vmg.scale.parallel import run_parallel
 from vmg.tables import TableError
-from vmg.tables.cells import RowDigest, listing
+from vmg.tables.cells import listing, row_hashes
 
 __all__ = ["Scorer", "ScoringReport", "ScoringTask", "load_scorer", "score_batches", "score_dataset", "score_piece"]
 
@@ -83,10 +83,10 @@ class ScoringTask:
     how: Mapping[str, Any] = field(default_factory=dict)
     scored_rows: str | None = None
 
-    def batches(self, digest: RowDigest) -> Iterator[pa.RecordBatch]:
+    def batches(self, digest: Any) -> Iterator[pa.RecordBatch]:
         """The rows of the piece, which are added to a digest on the way."""
         for batch in self.piece.batches([*_columns(load_scorer(self.model)), *self.keep]):
-            digest.add(to_frame(batch))
+            digest.update(row_hashes(to_frame(batch)))
             yield batch
 
 
@@ -155,10 +155,10 @@ def score_piece(task: ScoringTask) -> tuple[int, str] | str | None:
     """Score one piece into its file: rows and their digest, the reason why there is none, or None if it was there."""
     target = Path(task.out)
     target.parent.mkdir(parents=True, exist_ok=True)
-    n_rows, writer, digest = 0, None, RowDigest()
+    n_rows, writer, digest = 0, None, hashlib.sha256()
     try:
         if task.scored_rows is not None:
-            deque(task.batches(before := RowDigest()), maxlen=0)
+            deque(task.batches(before := hashlib.sha256()), maxlen=0)
             if before.hexdigest() == task.scored_rows:
                 return None
         with replacing(target) as temporary:

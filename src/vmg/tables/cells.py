@@ -5,7 +5,6 @@ The exception for tables that cannot be used, and counts and lists in sentences 
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from difflib import get_close_matches
@@ -19,8 +18,18 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 __all__ = [
-    *("LONGEST_VALUE", "LONGEST_WORD", "NUMBER", "CellTable", "Cells", "RowDigest", "TableError", "as_frame", "count"),
-    *("full_matches", "is_number", "kept", "listing", "naive_timestamps", "require_columns", "short", "to_texts"),
+    *("LONGEST_VALUE", "LONGEST_WORD", "NUMBER", "CellTable", "Cells", "TableError", "as_frame", "count"),
+    *(
+        "full_matches",
+        "is_number",
+        "kept",
+        "listing",
+        "naive_timestamps",
+        "require_columns",
+        "row_hashes",
+        "short",
+        "to_texts",
+    ),
 ]
 
 T = TypeVar("T")
@@ -291,21 +300,11 @@ def as_frame(table: Any) -> pd.DataFrame:
     raise TableError(f"a table must be a data frame of pandas or Polars, or an Arrow table; got {type(table).__name__}")
 
 
-class RowDigest:
-    """SHA-256 of the cells of rows, in their order; how they are cut into frames changes nothing."""
-
-    def __init__(self) -> None:
-        self._digest = hashlib.sha256()
-
-    def add(self, frame: pd.DataFrame) -> None:
-        """Read more rows."""
-        try:
-            hashes = pd.util.hash_pandas_object(frame, index=False)
-        except TypeError:  # lists and structures
-            written = {name: frame[name].map(repr) for name in frame.select_dtypes("object")}
-            hashes = pd.util.hash_pandas_object(frame.assign(**written), index=False)
-        self._digest.update(hashes.to_numpy().tobytes())
-
-    def hexdigest(self) -> str:
-        """The digest of all rows so far."""
-        return self._digest.hexdigest()
+def row_hashes(frame: pd.DataFrame) -> bytes:
+    """A hash of the cells of each row, in the order of rows; how these are cut into frames changes nothing."""
+    try:
+        hashes = pd.util.hash_pandas_object(frame, index=False)
+    except TypeError:  # lists and structures
+        written = {name: frame[name].map(repr) for name in frame.select_dtypes("object")}
+        hashes = pd.util.hash_pandas_object(frame.assign(**written), index=False)
+    return hashes.to_numpy().tobytes()

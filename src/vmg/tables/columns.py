@@ -444,9 +444,8 @@ class CategoryColumn(Column):
 
     def _means(self, place: NDArray[np.int64], target: Array) -> Array:
         """Drawn means of each known level [levels + 1, outputs]; the last, for all else, is the overall mean."""
-        sums, rows = np.zeros((len(self.known) + 1, target.shape[1])), np.zeros(len(self.known) + 1)
-        np.add.at(sums, place, target)
-        np.add.at(rows, place, 1.0)
+        n = len(self.known) + 1
+        rows, sums = np.bincount(place, minlength=n), np.stack([np.bincount(place, one, n) for one in target.T], axis=1)
         overall = target.mean(0)
         means = (sums + PRIOR_ROWS * overall) / (rows + PRIOR_ROWS)[:, None]
         means[-1] = overall

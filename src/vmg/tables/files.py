@@ -244,12 +244,10 @@ class TextTable:
         try:
             for texts in self._texts():
                 n_rows += len(texts[0])
-                if n_rows > self.n_rows:
-                    raise _Irregular("more rows than before")
                 cells = [c.convert(own, kind) for c, own, kind in zip(self.columns, texts, schema.types, strict=True)]
                 yield pa.RecordBatch.from_arrays(cells, schema=schema)
-            if n_rows < self.n_rows:
-                raise _Irregular("fewer rows than before")
+            if n_rows != self.n_rows:
+                raise _Irregular(f"{n_rows:,} rows and not {self.n_rows:,}")
         except (_Irregular, UnicodeDecodeError, pa.ArrowInvalid) as error:
             raise TableError(f"{self.name} has changed while it was read: {error}") from error
 
