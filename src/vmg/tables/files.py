@@ -110,9 +110,10 @@ def read_table(path: str | os.PathLike[str], **reading: Any) -> TableFile:
         if stream.head.startswith(b"PAR1"):
             return _typed_table(read_parquet(io.BufferedReader(stream).read(), name), name)
         if stream.head.startswith(b"PK\x03\x04") and b"xl/" in stream.head:
-            cells: dict[str, Any] = {"texts": rules.texts, "missing": rules.missing_in(""), "header": rules.header}
-            return _typed_table(read_workbook(file, part, name, **cells), name)
-        if (is_duck := stream.head[8:12] == b"DUCK") or stream.head.startswith(b"SQLite format 3"):
+            sheet = read_workbook(file, part, name, rules.texts, rules.missing_in(""), rules.header)
+            return _typed_table(sheet, name)
+        is_duck = stream.head[8:12] == b"DUCK"
+        if is_duck or stream.head.startswith(b"SQLite format 3"):
             return _typed_table(read_database(file, part, name, is_duck=is_duck), name)
     text = scan_text(path, rules, name)
     schema = text.schema(empty=pa.float64())

@@ -25,14 +25,12 @@ FREE_CELLS, CELLS_A_BYTE = 2**23, 8  # cells of any file, and those that a byte 
 
 
 @contextmanager
-def _explained(name: str, kind: str, package: str = "") -> Iterator[None]:
+def _explained(name: str, kind: str) -> Iterator[None]:
     """Raise a TableError for whatever a damaged file or a missing package raises."""
     try:
         yield
     except TableError:
         raise
-    except ImportError as error:
-        raise TableError(f"{name} is {kind}, which needs the package {package}") from error
     except Exception as error:  # a damaged file ends in errors of many types
         raise TableError(f"cannot read {name} as {kind}: {(str(error) or repr(error)).splitlines()[0]}") from error
 
@@ -50,16 +48,10 @@ def read_parquet(packed: bytes, name: str) -> pd.DataFrame:
 
 
 def read_workbook(
-    path: str | os.PathLike[str],
-    sheet: str,
-    name: str,
-    *,
-    texts: Collection[str],
-    missing: Collection[str],
-    header: bool,
+    path: str | os.PathLike[str], sheet: str, name: str, texts: Collection[str], missing: Collection[str], header: bool
 ) -> pd.DataFrame:
     """A sheet of an Excel workbook, the first one for ""; columns of ``texts`` keep cells as they are written."""
-    with _explained(name, "a workbook", "openpyxl"):
+    with _explained(name, "a workbook"):
         unpacked = sum(part.file_size for part in ZipFile(path).infolist())
         if unpacked > (most := max(FREE_BYTES, MAX_UNPACKING * os.path.getsize(path))):
             raise TableError(f"{name} must have at most {most:,} bytes unpacked; it has {unpacked:,}")
@@ -71,7 +63,7 @@ def read_workbook(
 
 def read_database(path: str | os.PathLike[str], table: str, name: str, *, is_duck: bool) -> pd.DataFrame:
     """A table or view of a database, which is opened for reading alone."""
-    with _explained(name, "a database", "duckdb"):
+    with _explained(name, "a database"):
         if is_duck:
             names = "SELECT table_name FROM information_schema.tables"
             connection: Any = import_module("duckdb").connect(os.fspath(path), read_only=True)
