@@ -46,29 +46,23 @@ class ElboTerms(NamedTuple):
 
 @dataclass(frozen=True)
 class Objective:
-    """The objective of one training set: the network, the likelihood, and N, by which a batch stands for all rows."""
+    """The objective of one training set: the network, the likelihood, and N, by which a batch stands for all rows.
+
+    With ``together`` the rows of all processes are one batch. With ``updates_first`` the likelihood takes in draws
+    before the objective: at a prior that expects little noise the first gradient would be a thousand times the second,
+    and an optimiser with a memory of squares would take small steps long afterwards.
+    """
 
     network: nn.Module
     likelihood: Likelihood
     n_data: Tensor | float
+    together: bool = False
+    updates_first: bool = False
 
     def evaluate(
-        self,
-        x: Any,
-        y: Tensor,
-        weight: Tensor | None,
-        *,
-        kl_weight: float = 1.0,
-        n_samples: int = 1,
-        updates: bool = False,
-        together: bool = False,
+        self, x: Any, y: Tensor, weight: Tensor | None, *, kl_weight: float = 1.0, n_samples: int = 1
     ) -> ElboTerms:
-        """Draw f at a minibatch and take the objective there, with a graph.
-
-        With ``updates`` the likelihood takes in the draws first: at a prior that expects little noise the first
-        gradient would be a thousand times the second, and an optimiser with a memory of squares would take small steps
-        long afterwards.
-        """
+        """Draw f at a minibatch and take the objective there, with a graph."""
         fuses = not torch.compiler.is_compiling() and library.available()
         runs: AbstractContextManager[Sequence[DrawnRun]] = fused_runs(self.network) if fuses else nullcontext(())
         with runs as drawn:
@@ -77,8 +71,8 @@ class Objective:
                 f = torch.stack([f, *(_draw(self.network, x) for _ in range(n_samples - 1))])
                 y = y.expand(n_samples, *y.shape)
             kl = kl_divergence(self.network, drawn)
-        if updates:
-            self.update_likelihood(f.detach(), y, weight, kl.dim(), n_samples, together=together)
+        if self.updates_first:
+            self.update_likelihood(f.detach(), y, weight, kl.dim(), n_samples)
         log_prob = self.likelihood.expected_log_prob(f, y)  # [*samples, *batch_shape, B, *tokens]
         n_sample_dims = int(n_samples > 1)
         n_token_dims = log_prob.dim() - n_sample_dims - kl.dim() - 1
@@ -93,19 +87,11 @@ class Objective:
         return ElboTerms(fit.mean(0) if n_samples > 1 else fit, (kl_weight / self.n_data) * kl, f)
 
     def update_likelihood(
-        self,
-        f: Tensor | None,
-        y: Tensor,
-        weight: Tensor | None,
-        rows: int,
-        n_samples: int = 1,
-        *,
-        together: bool = False,
+        self, f: Tensor | None, y: Tensor, weight: Tensor | None, rows: int, n_samples: int = 1
     ) -> None:
         """Let a conjugate posterior of the likelihood, such as that of the noise, take in the outputs of a batch.
 
-        B is dimension ``rows``; samples and tokens are more rows. With ``together`` the rows of all processes are one
-        batch.
+        B is dimension ``rows``; samples and tokens are more rows.
         """
         if not self.likelihood.has_posterior:
             return
@@ -119,7 +105,7 @@ class Objective:
         if n_samples > 1:
             f, y = (values.movedim(0, first).flatten(rows, first) for values in (f, y))  # [..., B·S, C]
             weight = None if weight is None else weight.repeat_interleave(n_samples, -1)
-        if together:
+        if self.together:
             f, y = gather_rows(f, rows), gather_rows(y, rows)
             weight = None if weight is None else gather_rows(weight, -1)
         self.likelihood.update_(f, y, n_data, weight)
@@ -168,10 +154,10 @@ def elbo(
         raise ValueError("y must be finite; got NaN or infinite values")
     if SHARDED in sys.modules:
         project_pieces(network)
-    updates = likelihood.training and torch.is_grad_enabled()
+    updates_first = likelihood.training and torch.is_grad_enabled()
     together = likelihood.has_posterior and is_parallel(network)
-    options: dict[str, Any] = {"n_samples": n_samples, "updates": updates, "together": together}
-    return Objective(network, likelihood, n_data).evaluate(x, y, weight, kl_weight=kl_weight, **options)
+    objective = Objective(network, likelihood, n_data, together, updates_first)
+    return objective.evaluate(x, y, weight, kl_weight=kl_weight, n_samples=n_samples)
 
 
 def _draw(network: nn.Module, x: Any) -> Tensor:

@@ -109,7 +109,7 @@ def train(
             kept = KeptRun(checkpoint, settings, history, parts, optimiser, generator)
             done = kept.resume(n_steps)
         use_generator(network, generator if processes.alone else processes.seed_noise(done))
-        objective = Objective(network, likelihood, rows.n_data)
+        objective = Objective(network, likelihood, rows.n_data, together=not processes.alone)
         last_good = LastGood(both)
         reports = Reports(history, n_steps, callbacks, average, last_good, torch.zeros(2, device=x.device))
 
@@ -125,7 +125,7 @@ def train(
                 raise last_good.failure(step, rate, batch.x)
             optimiser.param_groups[0]["lr"] = rate
             optimiser.step()
-            objective.update_likelihood(terms.f, batch.y, batch.weight, terms.kl.dim(), together=not processes.alone)
+            objective.update_likelihood(terms.f, batch.y, batch.weight, terms.kl.dim())
             reports.add(terms)
             if average is not None:
                 average.update()
