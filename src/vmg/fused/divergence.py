@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -18,38 +19,27 @@ from vmg.fused import library
 __all__ = ["DiagonalKL"]
 
 
+@dataclass(eq=False)
 class DiagonalKL:
     """The divergence of one layer: :meth:`value`, and then :meth:`add_gradients` at the same tensors.
 
     The tensors are M, log σ_r, log σ_c and the two logarithms of √α, None where there is none.
-
-    Args:
-        plain: takes the tensors and gives the same divergence by autograd.
-        coefficients: of the prior: :class:`vmg.priors.Coefficients`.
-        sizes: P, R and C of the layer.
-        factored: whether √α of the pseudo-data is a product of factors.
-        at_bound: −KL of an entry of the pseudo-data at the bound of √α, up to the constant that it sets.
     """
 
-    def __init__(
-        self,
-        plain: Callable[..., Tensor],
-        coefficients: tuple[float, ...],
-        sizes: tuple[int, int, int],
-        factored: bool,
-        at_bound: float | Tensor,
-    ) -> None:
-        self.plain, self._coefficients, self._sizes = plain, coefficients, sizes
-        self._factored, self._at_bound = factored, at_bound
+    plain: Callable[..., Tensor]  # of the tensors: the same divergence by autograd
+    coefficients: tuple[float, ...]  # of the prior: vmg.priors.Coefficients
+    sizes: tuple[int, int, int]  # P, R and C of the layer
+    factored: bool  # whether √α of the pseudo-data is a product of factors
+    at_bound: float | Tensor  # −KL of an entry of the pseudo-data at the bound of √α, up to the constant that it sets
 
     def value(self, native: Any, tensors: Sequence[Tensor | None]) -> Tensor:
         """The divergence, [*batch_shape]."""
         tensors, log_row = library.packed(tensors), tensors[1]
         assert log_row is not None
-        (P, R, C), lead, at_bound = self._sizes, log_row.shape[:-1], self._at_bound
+        (P, R, C), lead, at_bound = self.sizes, log_row.shape[:-1], self.at_bound
         offset = P * (R + C) * at_bound.to(log_row) if isinstance(at_bound, Tensor) else None  # one for each replica
-        n, self._shapes = _layout(lead, R, C, P, self._factored)
-        self._scalars = (n, R, C, P, self._factored, *self._coefficients, 0.0 if offset is not None else at_bound)
+        n, self._shapes = _layout(lead, R, C, P, self.factored)
+        self._scalars = (n, R, C, P, self.factored, *self.coefficients, 0.0 if offset is not None else at_bound)
         library.require(_NAMES, tensors, self._shapes, log_row.dtype)
         self._native = native
         self._results = log_row.new_empty((4, *lead))  # the divergence; the precision, tr U and tr V, for its gradient

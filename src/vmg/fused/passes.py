@@ -88,10 +88,7 @@ def make_plan(batch_shape: tuple[int, ...], B: int, I: int, R: int, C: int, P: i
 class LayerPass:
     """One draw of a layer: :meth:`forward`, and then :meth:`backward`, with the workspace that both use.
 
-    Args:
-        plan: of the layer and its rows.
-        noises: of the pseudo-points, or None, and of the outputs; their dtype is that of all tensors.
-        damping: σ² of Σ₁₁.
+    ``noises`` are those of the pseudo-points, or None, and of the outputs; their dtype is that of all tensors.
     """
 
     def __init__(self, plan: Plan, noises: Sequence[Tensor | None], damping: float) -> None:

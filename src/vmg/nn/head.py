@@ -58,13 +58,6 @@ class BayesianHead(nn.Module):
         Seen from the first rows if None. With ``n_features`` the model's outputs are features.
     bias : bool
         Append a one to the features.
-
-    Examples
-    --------
-    >>> head = BayesianHead(model).fit(loader)        # doctest: +SKIP
-    >>> vmg.predict(head, x).std                      # doctest: +SKIP
-    >>> head.update(new_x, new_y)                     # doctest: +SKIP
-    >>> mean, covariance = head.posterior(x)          # doctest: +SKIP
     """
 
     def __init__(
@@ -210,11 +203,7 @@ class BayesianHead(nn.Module):
                 rest, check = first.split(0)
             output.fit(*rest, learn_precision=learn_precision)
         else:
-            if splits:
-                check = _add(output, pieces)
-            else:
-                for rows in pieces:
-                    output.update(*rows)
+            check = _add(output, pieces, splits=splits)
             if learn_precision:
                 output.learn_precision()
         if held_out is not None:
@@ -401,10 +390,8 @@ class _Rows(NamedTuple):
     def split(self, offset: int) -> tuple[_Rows, _Rows]:
         """All but every tenth row, counted from ``offset``, and those rows."""
         is_check = (torch.arange(len(self.phi), device=self.phi.device) + offset) % 10 == 9
-        return self._where(~is_check), self._where(is_check)
-
-    def _where(self, keep: Tensor) -> _Rows:
-        return _Rows(self.phi[keep], self.y[keep], None if self.weight is None else self.weight[keep])
+        rest, check = (_Rows._make(None if p is None else p[kept] for p in self) for kept in (~is_check, is_check))
+        return rest, check
 
 
 def _joined(pieces: Iterable[_Rows]) -> _Rows:
@@ -413,15 +400,17 @@ def _joined(pieces: Iterable[_Rows]) -> _Rows:
     return _Rows(torch.cat(phi), torch.cat(y), weights)
 
 
-def _add(output: GaussianOutput, pieces: Iterable[_Rows]) -> _Rows | None:
+def _add(output: GaussianOutput, pieces: Iterable[_Rows], *, splits: bool) -> _Rows | None:
     """Condition on all rows but every tenth, which are given back; on all where these would be too few."""
     checks, n_rows = [], 0
     for rows in pieces:
-        rest, check = rows.split(n_rows)
+        rest = rows
+        if splits:
+            rest, check = rows.split(n_rows)
+            checks.append(check)
         output.update(*rest)
-        checks.append(check)
         n_rows += len(rows.phi)
-    if n_rows >= FEWEST_ROWS:
+    if checks and n_rows >= FEWEST_ROWS:
         return _joined(checks)
     for check in checks:
         output.update(*check)

@@ -74,7 +74,7 @@ class PseudoData(KeepsSettings):
         if noise not in NOISE_KINDS:
             raise ValueError(f"noise must be one of {NOISE_KINDS}; got {noise!r}")
         self.max_noise: float | Tensor = bounds if bounds.dim() else float(max_noise)  # type: ignore[arg-type]
-        self.noise, self.lowest = noise, MIN_LOG_SCALE
+        self.noise = noise
         self.n_points, self.n_rows, self.n_columns = n_points, n_rows, n_columns
         width = n_rows + n_columns
         factored = noise == "factored"
@@ -117,9 +117,10 @@ class PseudoData(KeepsSettings):
         """The smallest and the largest log √α, or factor of it: numbers, or [*batch_shape, 1] where replicas differ."""
         share = 2 if self.noise == "factored" else 1
         if isinstance(self.max_noise, Tensor):
-            highest = self.max_noise.to(self.points).log().unsqueeze(-1) / share
-            return highest.clamp(max=self.lowest), highest
-        return min(self.lowest, math.log(self.max_noise) / share), math.log(self.max_noise) / share
+            highest: Any = self.max_noise.to(self.points).log().unsqueeze(-1) / share
+            return highest.clamp(max=MIN_LOG_SCALE), highest
+        highest = math.log(self.max_noise) / share
+        return min(MIN_LOG_SCALE, highest), highest
 
     def bounded_noise(self) -> tuple[Tensor, Tensor | None]:
         """``log_noise`` and ``log_point_noise``, moved back into their bounds.
@@ -164,15 +165,14 @@ def noise_scale(log_noise: Tensor, log_point_noise: Tensor | None, n_rows: int, 
 
 
 class MatrixGaussianLinear(BayesianLinear):
-    """y = x̂W with W ~ MN(M, U, V) and x̂ = [x, 1]/√R [LW16, §2].
+    """y = x̂W with W ~ MN(M, U, V) and x̂ = [x, 1]/√R [LW16, §2], in the place of an ``nn.Linear``.
 
-    Use it where ``nn.Linear`` stands. Each call draws from the posterior; ``to_linear()`` gives the weights at the mean
-    pseudo-data as a plain ``nn.Linear``.
+    Each call draws from the posterior; ``to_linear()`` gives the weights at the mean pseudo-data as a plain layer.
 
     Parameters
     ----------
-    in_features, out_features, bias
-        As in ``nn.Linear``; the bias is one more row of W.
+    in_features, out_features, bias, batch_shape
+        As in :class:`BayesianLinear`.
     n_pseudo : int
         Number of pseudo-points P. The paper asks for P < R but runs P >= R on narrow tables: that warns and works.
     row_covariance, column_covariance : {"diagonal", "rank_one", "dense"}
@@ -194,9 +194,6 @@ class MatrixGaussianLinear(BayesianLinear):
         σ² on the diagonal of Σ₁₁.
     initial_scale : float
         Standard deviation of the weights at the start of training: 1 as in the authors' code; less converges sooner.
-    batch_shape : sequence of int
-        Independent replicas in one module: parameters gain these leading dimensions, inputs are [*batch_shape, B, in]
-        or, shared by all replicas, [B, in].
     """
 
     loc: nn.Parameter | None
@@ -244,11 +241,9 @@ class MatrixGaussianLinear(BayesianLinear):
         if n_pseudo >= R:
             warnings.warn(
                 f"n_pseudo should be < {'in_features + 1' if bias else 'in_features'} ({R}), the rank of the row "
-                f"kernel; got {n_pseudo}. The layer's "
-                "own variance vanishes and only the noise of the pseudo-data is left.",
+                f"kernel; got {n_pseudo}. Its own variance vanishes and only the noise of the pseudo-data is left.",
                 stacklevel=2,
             )
-
         self.loc = None if zero_mean else nn.Parameter(torch.empty(*batch_shape, R, C))
         self.row = CovarianceParameters(row_covariance, R, batch_shape)
         self.column = CovarianceParameters(column_covariance, C, batch_shape)
@@ -372,13 +367,10 @@ class MatrixGaussianLinear(BayesianLinear):
 
     def kernel(self, x1: Tensor, x2: Tensor | None = None, *, full: bool = False) -> Tensor:
         """The GP's kernel K_in = x̂₁ U x̂₂ᵀ [..., n₁, n₂], or V ⊗ K_in with ``full=True`` [LW16, §2.3]."""
-        first = self._augmented(x1)
-        second = first if x2 is None else self._augmented(x2)
-        K_in = self.row().gram(first, second)
+        K_in = self.row().gram(self._augmented(x1), self._augmented(x1 if x2 is None else x2))
         if not full:
             return K_in
-        V = self.column().to_dense()
-        product = V[..., :, None, :, None] * K_in[..., None, :, None, :]
+        product = self.column().to_dense()[..., :, None, :, None] * K_in[..., None, :, None, :]
         return product.flatten(-4, -3).flatten(-2, -1)  # [..., C n₁, C n₂]
 
     def _augmented(self, x: Tensor) -> Tensor:

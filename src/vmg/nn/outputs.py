@@ -81,19 +81,13 @@ def _add(sums: Sequence[Tensor], new: Sequence[Tensor]) -> None:
 class GaussianOutput(_Output):
     """y = Φ W + noise, with W and the noise's precision integrated out; Φ are features of rows.
 
-    Parameters
-    ----------
-    group_sizes : sequence of int
-        Consecutive features with a prior precision of their own.
-    n_outputs : int
-    noise_prior : NoisePrior, optional
-        Gamma for each output, or with ``full=True`` a Wishart over the covariance of the outputs' noise.
-    batch_shape : sequence of int
-        Replicas: features are [*batch_shape, N, D].
-    relative : bool
-        Take the noise prior's rate in units of the variance of the targets seen, so that their unit does not matter.
-    bias : bool
-        Whether the last feature is always one.
+    Args:
+        group_sizes: consecutive features with a prior precision of their own.
+        noise_prior: Gamma for each output, or with ``full=True`` a Wishart over the covariance of the outputs' noise.
+        batch_shape: replicas: features are [*batch_shape, N, D].
+        relative: take the noise prior's rate in units of the variance of the targets seen, whose unit then does not
+            matter.
+        bias: whether the last feature is always one.
     """
 
     gram: Tensor
@@ -208,9 +202,7 @@ class GaussianOutput(_Output):
         mean, variance, noise = self.functions(features)
         ratio = (self._targets(y).double() - mean).square() / ((variance + noise) * self.tails())  # [N, C]
         factor, error = ratio.mean(0), ratio.std(0) / len(ratio) ** 0.5
-        least = torch.ones_like(factor) if only_widen else torch.zeros_like(factor)
-        chosen = torch.where((factor - 1).abs() > error, factor, torch.ones_like(factor))
-        self.inflation = torch.maximum(chosen, least)
+        self.inflation = torch.where((factor - 1).abs() > error, factor, 1.0).clamp_min(1.0 if only_widen else 0.0)
 
     def tails(self) -> Tensor:
         """ν/(ν − 2) [..., 1, 1]: the variance of the predictive Student t over its squared scale."""
@@ -256,16 +248,8 @@ class SoftmaxOutput(_Output):
     """y ~ Categorical(softmax ΦW) with matrix Gaussian weights given the rows seen; Φ are features of rows.
 
     Rows that come later are conditioned on with this posterior as their prior. That is not exact, as it is for Gaussian
-    noise: the posterior of earlier rows is kept as a Gaussian.
-
-    Parameters
-    ----------
-    group_sizes : sequence of int
-        Consecutive features with a prior precision of their own.
-    n_outputs : int
-        Number of classes.
-    start : Tensor, optional
-        Trained weights [D, K]. They stay the mean when the layer is fitted, and rows that come later move them.
+    noise: the posterior of earlier rows is kept as a Gaussian. Trained weights ``start`` [D, K] stay the mean when the
+    layer is fitted, and rows that come later move them.
     """
 
     mean: Tensor

@@ -31,13 +31,6 @@ class Replicas(nn.Module):
     models : sequence of nn.Module
         Models that differ in their tensors only, each a start of its own; they are copied. :func:`replicate` makes
         them from one. Frozen parameters stay frozen.
-
-    Examples
-    --------
-    >>> together = vmg.nn.replicate(model, 4)                          # doctest: +SKIP
-    >>> f = together(x, seen_by=2)                                     # doctest: +SKIP
-    >>> F.cross_entropy(f.flatten(0, 1), y.repeat(2)).backward()       # doctest: +SKIP
-    >>> vmg.predict(together.eval(), x, likelihood=likelihood).mean    # doctest: +SKIP
     """
 
     def __init__(self, models: Sequence[nn.Module]) -> None:
@@ -60,12 +53,9 @@ class Replicas(nn.Module):
         for part in self.model.modules():
             for held in (part._parameters, part._buffers):
                 held.update(dict.fromkeys(held))
-        everything = [
-            *models[0].named_parameters(remove_duplicate=False),
-            *models[0].named_buffers(remove_duplicate=False),
-        ]
+        named = (models[0].named_parameters, models[0].named_buffers)
         seen: dict[int, str] = {}  # tied weights and repeated modules have several names; the first stands for all
-        self._first_name = {name: seen.setdefault(id(tensor), name) for name, tensor in everything}
+        self._first_name = {k: seen.setdefault(id(t), k) for own in named for k, t in own(remove_duplicate=False)}
         self._steps = list(_steps(self.model, self._first_name))
         self._trained = {name: (len(models), *first[name].shape) for name in first if is_trained[name]}
         kept = [name for name in first if not is_trained[name]]
@@ -174,10 +164,7 @@ def _started_anew(model: nn.Module, scale: float) -> nn.Module:
 
 # -- the steps of a model for all members: tensors are [E, ...], arguments that were dealt [E, rows, ...] --------------
 
-HAVE_STATISTICS = (
-    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
-    *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
-)
+HAVE_STATISTICS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 ELEMENTWISE = (
     *(nn.Identity, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh),
     *(nn.Sigmoid, nn.Softplus, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.LogSigmoid, nn.Dropout),
