@@ -1,93 +1,17 @@
 """Promises of every prediction of numbers: scores, probabilities, draws and covariances all follow from its cdf."""
 
 import pickle
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from likelihoods.scalar_cases import CASES
+from prediction.prediction_cases import KINDS, Known, N, student
 from quick import ensemble_regressor, linear_table
-from vmg.likelihoods.families import Binomial
-from vmg.prediction import (
-    AtomPrediction,
-    GLMPrediction,
-    MixturePrediction,
-    Prediction,
-    StudentPrediction,
-    TransformedPrediction,
-)
+from vmg.prediction import MixturePrediction, StudentPrediction, TransformedPrediction
 from vmg.prediction.transformed import LogTransform, Rectified
-
-N = 3
-LOC, NOISE = np.array([0.5, 1.0, 2.0]), np.array([0.5, 0.8, 0.3])
-FACTOR = np.array([[0.3, -0.2, 0.6], [0.1, 0.7, 0.2]])  # of the function, [K, N]
-SCALE = np.sqrt((FACTOR**2).sum(0))
-EXTRA = np.array([[0.3], [0.8], [1.5]])  # deviation that wider predictions have in addition
-
-
-class Known:
-    """A factor that is known; a class, so that it pickles."""
-
-    def __init__(self, factor):
-        self.factor = factor
-
-    def __call__(self):
-        return self.factor
-
-
-def student(c=1, df=4.0, rows=slice(None), scale=1.0):
-    columns = [np.repeat(part[rows][:, None], c, 1) * np.linspace(1, 2, c) for part in (LOC, scale * NOISE, SCALE)]
-    factor = np.repeat(FACTOR[:, rows, None], c, 2) * np.linspace(1, 2, c)
-    return StudentPrediction(*columns, np.full(c, df), Known(factor), n_shared=1)
-
-
-def draws(c=1, df=5.0):
-    rng = np.random.default_rng(0)
-    loc = rng.normal(size=(7, N, c))
-    return Prediction(loc, rng.uniform(0.3, 1.5, (1, N, c)), np.full((1, 1, 1), df))
-
-
-def glm(name):
-    likelihood, theta, _ = CASES[name]
-    return GLMPrediction(LOC - 1, SCALE, likelihood, theta, Known(FACTOR[..., None]))
-
-
-def atom(value, rest):
-    chance = GLMPrediction(LOC - 1, SCALE, Binomial(-0.4, 1), np.zeros(0), Known(FACTOR[..., None]))
-    return AtomPrediction(value, chance, rest)
-
-
-def mixture(whole):
-    """The last two rows of a prediction as mixtures over rows of the same prediction."""
-    parts = whole.take(np.array([0, 1, 2, 2, 0, 1]))
-    return MixturePrediction(whole, parts, np.array([1, 2]), np.array([[0.2, 0.5, 0.3], [0.6, 0.4, 0.0]]))
-
-
-KINDS = {
-    "student": student,
-    "two outputs": lambda: student(2),
-    "lognormal": lambda: TransformedPrediction(student(), LogTransform(60.0)),
-    "shifted lognormal": lambda: TransformedPrediction(student(2), LogTransform(900.0, 0.5)),
-    "rectified": lambda: TransformedPrediction(student(), Rectified()),
-    "rectified, rarely negative": lambda: TransformedPrediction(student(), Rectified(1e-5)),
-    "draws": draws,
-    "draws, two outputs": lambda: draws(2),
-    "normal draws": lambda: draws(df=np.inf),
-    "wider": lambda: student(2).widened(EXTRA),
-    "wider lognormal": lambda: TransformedPrediction(student(), LogTransform(60.0)).widened(EXTRA),
-    "wider mixture of amounts": lambda: mixture(TransformedPrediction(student(), Rectified())).widened(EXTRA),
-    "an atom inside": lambda: atom(0.8, student()),
-    "an atom at zero": lambda: atom(0.0, TransformedPrediction(student(), LogTransform(60.0))),
-    "an atom of amounts": lambda: atom(0.0, TransformedPrediction(student(), Rectified())),
-    "mixture of atoms": lambda: mixture(atom(0.0, TransformedPrediction(student(), LogTransform(60.0)))),
-    "mixture": lambda: mixture(student()),
-    "mixture, two outputs": lambda: mixture(student(2)),
-    "mixture of lognormals": lambda: mixture(TransformedPrediction(student(scale=3.0), LogTransform(1e4))),
-    "mixture of counts": lambda: mixture(glm("poisson")),
-    "mixture of levels": lambda: mixture(glm("ordinal")),
-    **{name: (lambda name=name: glm(name)) for name in CASES if name != "censored"},
-}
 
 
 @pytest.fixture(params=KINDS)
@@ -193,6 +117,7 @@ def test_intervals_of_several_coverages_and_of_everything(prediction):
         np.testing.assert_allclose(several[..., k], prediction.interval(coverage), rtol=1e-12)
         ends = prediction.quantile([(1 - coverage) / 2, (1 + coverage) / 2])
         np.testing.assert_allclose(prediction.interval(coverage), ends, rtol=1e-8, atol=1e-9)
+    np.testing.assert_allclose(prediction.interval_at(np.asarray(0.0))[..., 0], prediction.median, rtol=1e-8, atol=1e-9)
     everything = prediction.interval_at(np.ones(prediction.n_outputs))
     assert np.isinf(everything[..., 0]).all() or (everything[..., 0] <= prediction.quantile(1e-9)).all()
     assert (everything[..., 1] >= prediction.quantile(1 - 1e-9)).all()
@@ -274,6 +199,27 @@ def test_levels_of_many_rows_and_outputs(prediction):
     for row, output in np.ndindex(prediction.shape):
         alone = prediction.interval(levels[row, output]).reshape(*prediction.shape, 2)[row, output]
         np.testing.assert_allclose(together[row, output], alone, rtol=1e-9)
+
+
+# -- kinds ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("c", [1, 3])
+def test_a_student_prediction_is_that_of_scipy(c):
+    p = student(c)
+    t, y = stats.t(p.df, p.loc, p.scale), 3 * np.random.default_rng(1).normal(size=p.shape)
+    np.testing.assert_allclose(p.log_prob(y), t.logpdf(y).sum(-1), rtol=1e-10)
+    np.testing.assert_allclose(columns(p, p.cdf(y)), t.cdf(y), rtol=1e-10)
+    np.testing.assert_allclose(columns(p, p.quantile(0.3)), t.ppf(0.3), rtol=1e-9)
+    for coverage in (0.5, 0.9, 1 - 1e-12):
+        tail = (1 - coverage) / 2
+        ends = np.stack([t.ppf(tail), t.isf(tail)], -1)
+        np.testing.assert_allclose(p.interval(coverage).reshape(ends.shape), ends, rtol=1e-6)
+
+
+def test_the_factor_is_asked_for_only_where_it_is_needed():
+    p = replace(student(), factor=lambda: pytest.fail("the factor was asked for"))
+    assert len([p.mean, p.std, p.interval(), p.log_prob(p.loc), p.crps(p.loc), p.quantile(0.5)]) == 6
 
 
 # -- models -----------------------------------------------------------------------------------------------------------

@@ -71,13 +71,10 @@ def test_log_prob_of_an_impossible_class_is_finite():
     assert np.isfinite(p.log_prob([1] * N)).all()
 
 
-@pytest.mark.parametrize("label", ["aardvark", "bear", "zebra"])
-def test_unknown_label(label):
-    with pytest.raises(ValueError, match=rf"y must be among the classes .*got \['{label}'\]"):
-        class_mixture().log_prob(["ant", "bee", label, "cat"])
-
-
-@pytest.mark.parametrize("y", [["ant"], ["ant"] * (N + 1), [["ant"] * N]])
-def test_labels_of_the_wrong_shape(y):
-    with pytest.raises(ValueError, match="y must have one label for each of 4 rows; got shape"):
-        class_mixture().log_prob(y)
+def test_labels_of_no_class_or_of_the_wrong_shape():
+    for label in ("aardvark", "bear", "zebra"):
+        with pytest.raises(ValueError, match=rf"y must be among the classes .*got \['{label}'\]"):
+            class_mixture().log_prob(["ant", "bee", label, "cat"])
+    for y in (["ant"], ["ant"] * (N + 1), [["ant"] * N]):
+        with pytest.raises(ValueError, match="y must have one label for each of 4 rows; got shape"):
+            class_mixture().log_prob(y)

@@ -1,34 +1,31 @@
 """Predictions averaged over a function: every answer against sums and integrals of the mixture's own definition."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from likelihoods.scalar_cases import CASES
+from prediction.prediction_cases import LOC, SCALE, glm
 from vmg.likelihoods.families import Beta, Binomial, Censored, Poisson
 from vmg.prediction import GLMPrediction
 
 NAMES = [name for name in CASES if name != "censored"]
-LOC, SCALE = np.array([-0.5, 0.2, 0.9]), np.array([0.1, 0.6, 0.3])
-
-
-def make(name, squeeze=True):
-    likelihood, theta, _ = CASES[name]
-    return GLMPrediction(LOC, SCALE, likelihood, theta, lambda: np.diag(SCALE)[..., None], squeeze)
 
 
 @pytest.fixture(params=NAMES)
 def prediction(request):
-    return make(request.param)
+    return glm(request.param)
 
 
 def test_ignorance_is_what_the_function_adds(prediction):
-    sure = GLMPrediction(LOC, 1e-9 * SCALE, prediction.likelihood, prediction.theta, prediction.factor)
+    sure = replace(prediction, function_scale=1e-9 * SCALE)
     assert (sure.epistemic_std < 1e-6 * prediction.epistemic_std).all()
-    np.testing.assert_allclose(sure.mean, prediction.likelihood.mean(LOC, prediction.theta), rtol=1e-6)
+    np.testing.assert_allclose(sure.mean, prediction.likelihood.mean(LOC - 1, prediction.theta), rtol=1e-6)
 
 
 def test_columns_impossible_targets_and_everything(prediction):
-    column = make(prediction.likelihood.name, squeeze=False)
+    column = glm(prediction.likelihood.name, squeeze=False)
     assert column.mean.shape == (3, 1) and column.interval(0.5).shape == (3, 1, 2)
     assert (column.quantile([0.2, 0.8])[:, 0] == prediction.quantile([0.2, 0.8])).all()
     impossible = prediction.log_prob(np.array([-7.0, -7e3, 7e9 + 0.5]))
@@ -64,7 +61,7 @@ def test_a_vague_function_has_finite_moments():
 
 def test_other_trials_are_for_binomial_targets():
     with pytest.raises(ValueError, match="trials are of the likelihood binomial; got poisson"):
-        make("poisson").with_trials(3)
+        glm("poisson").with_trials(3)
 
 
 def test_seen_targets_of_a_censored_likelihood_are_normal():

@@ -4,14 +4,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from prediction.prediction_cases import LOC, student
 from vmg.prediction import AtomPrediction, StudentPrediction, TransformedPrediction
 from vmg.prediction.transformed import LogTransform, Rectified
 
 
 def make(transform, loc=0.0):
-    centre, noise, function = (np.array(part)[:, None] for part in ([0.5, 1.0, 2.0], [0.5, 0.8, 0.3], [0.1, 0.5, 0.4]))
-    base = StudentPrediction(centre + loc, noise, function, np.array([6.0]), lambda: function.T[..., None])
-    return base if transform is None else TransformedPrediction(base, transform)
+    return TransformedPrediction(student(df=6.0, loc=LOC + loc), transform)
 
 
 @pytest.mark.parametrize("transform", [LogTransform(60.0), LogTransform(60.0, 0.5), Rectified(), Rectified(0.2)])
@@ -35,7 +34,8 @@ def test_negative_targets_are_less_likely_after_many_that_are_not():
 
 
 def test_rows_far_above_zero_are_left_as_they_are():
-    above, rectified = make(None, loc=100), make(Rectified(), loc=100)
+    rectified = make(Rectified(), loc=100)
+    above = rectified.base
     y = np.array([99.0, 101.0, 103.0])
     for name in ("mean", "std", "aleatoric_std", "epistemic_std"):
         np.testing.assert_allclose(getattr(rectified, name), getattr(above, name), rtol=1e-15)
@@ -67,7 +67,7 @@ def test_the_logarithm_is_a_straight_line_beyond_its_ceiling():
 
 
 def test_an_extra_deviation_is_added_and_counts_as_ignorance():
-    base, extra = make(None), np.array([[3.0], [0.0], [0.5]])
+    base, extra = student(df=6.0), np.array([[3.0], [0.0], [0.5]])
     wide = base.widened(extra)
     np.testing.assert_allclose(wide.std, np.hypot(base.std, extra[:, 0]), rtol=1e-12)
     np.testing.assert_allclose(wide.epistemic_std, np.hypot(base.epistemic_std, extra[:, 0]), rtol=1e-12)
