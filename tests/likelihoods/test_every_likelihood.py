@@ -135,15 +135,9 @@ def test_targets_must_have_the_shape_of_the_output(make, shape):
     f, _ = data_for(likelihood)
     with pytest.raises(ValueError, match=rf"y must have the shape of the network's output, \({N}, {C}\); got"):
         likelihood.expected_log_prob(f, torch.zeros(shape))
-
-
-@pytest.mark.parametrize("cls", [GaussianLikelihood, HeteroscedasticLikelihood, FullCovarianceLikelihood])
-@pytest.mark.parametrize("shape", [(N,), (N, 1), (1, C)])
-def test_an_update_checks_the_shape_too(cls, shape):
-    likelihood = cls(C)
-    f, _ = data_for(likelihood)
-    with pytest.raises(ValueError, match=rf"y must have the shape of the network's output, \({N}, {C}\); got"):
-        likelihood.update_(f, torch.zeros(shape), N)
+    if likelihood.has_posterior:
+        with pytest.raises(ValueError, match=rf"y must have the shape of the network's output, \({N}, {C}\); got"):
+            likelihood.update_(f, torch.zeros(shape), N)
 
 
 @pytest.mark.parametrize("n_outputs", [1, 2])

@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
-from likelihood_cases import bound, heteroscedastic
-from torch.distributions import Normal
+from likelihood_cases import bound, gaussian, heteroscedastic
+from torch.distributions import Normal, StudentT
 
 from reference import assert_close, gamma_nodes, normal
 from vmg.likelihoods import GaussianLikelihood, HeteroscedasticLikelihood
@@ -25,20 +25,30 @@ def likelihood(n_updates, fade=(2, 6), **options):
     return made
 
 
-def outputs(*leading, seed=0):
-    return normal(*leading, N, 2 * C, seed=seed), normal(*leading, N, C, seed=seed + 1)
+def outputs():
+    return normal(N, 2 * C, seed=0), normal(N, C, seed=1)
 
 
-@pytest.mark.parametrize(("n_updates", "strength"), [(0, 0.0), (2, 0.0), (3, 0.25), (6, 1.0), (60, 1.0)])
-def test_expected_log_prob_against_quadrature(n_updates, strength):
-    """∫ q(τ) log N(y; f, e^{2sg}/τ) dτ at every strength s of the fade, g being limited."""
-    made, (f, y) = likelihood(n_updates), outputs()
+@pytest.mark.parametrize(("n_updates", "strength"), [(None, 0.0), (0, 0.0), (2, 0.0), (3, 0.25), (6, 1.0), (60, 1.0)])
+def test_densities_against_quadrature_over_the_precision(n_updates, strength):
+    """∫ q(τ) log N(y; f, e^{2sg}/τ) dτ at every strength s of the fade, and log ∫ q(τ) N(...) dτ of ``components``.
+
+    The limited g is nothing for a Gaussian likelihood, here without a number of updates.
+    """
+    f, y = outputs()
+    made = likelihood(6 if n_updates is None else n_updates)
+    g = strength * LIMIT * torch.tanh(f[:, C:] / LIMIT)
+    if n_updates is None:
+        made, f = gaussian(made.posterior.concentration, made.posterior.rate), f[:, :C]
+    centre, scale, df = (part.expand(N, C) for part in made.components(f))
     expected = torch.zeros(N, dtype=torch.float64)
     for c in range(C):
         tau, weight = gamma_nodes(made.posterior.concentration[c].item(), made.posterior.rate[c].item())
-        for i in range(N):
-            g = strength * LIMIT * math.tanh(f[i, C + c].item() / LIMIT)
-            expected[i] += Normal(f[i, c], math.exp(g) * tau.rsqrt()).log_prob(y[i, c]) @ weight
+        given_tau = Normal(f[:, c, None], g[:, c, None].exp() * tau.rsqrt()).log_prob(y[:, c, None])
+        expected += given_tau @ weight
+        assert_close(
+            StudentT(df[:, c], centre[:, c], scale[:, c]).log_prob(y[:, c]), (given_tau.exp() @ weight).log(), 1e-9
+        )
     assert_close(made.expected_log_prob(f, y), expected, 1e-9)
 
 
@@ -54,18 +64,6 @@ def test_without_log_scales_it_is_the_gaussian():
             assert_close(a.expand(N, C), b.expand(N, C))
         made.update_(f, y, 3 * N)
         plain.update_(f[:, :C], y, 3 * N)
-
-
-def test_components_give_the_predictive_density():
-    """p(y | f) with τ integrated out is the Student-t that ``components`` describes."""
-    made, (f, y) = likelihood(9), outputs()
-    centre, scale, df = (part.expand(N, C) for part in made.components(f))
-    for c in range(C):
-        tau, weight = gamma_nodes(made.posterior.concentration[c].item(), made.posterior.rate[c].item())
-        g = LIMIT * torch.tanh(f[:, C + c] / LIMIT)
-        given_tau = Normal(f[:, c, None], g.exp()[:, None] * tau.rsqrt()).log_prob(y[:, c, None])
-        student = torch.distributions.StudentT(df[:, c], centre[:, c], scale[:, c])
-        assert_close(student.log_prob(y[:, c]), (given_tau.exp() @ weight).log(), 1e-9)
 
 
 @pytest.mark.parametrize("limit", [0.5, 3.0])
