@@ -39,6 +39,16 @@ def test_doubt_is_largest_between_classes_and_far_away(fitted):
     assert (prediction.mutual_information <= prediction.predictive_entropy + 1e-12).all()
 
 
+def test_draws_of_probabilities_are_those_of_the_posterior(fitted):
+    model, X, _ = fitted
+    draws = model.sample_proba(X, 4000, random_state=1)
+    assert draws.shape == (90, 4000, 3)
+    np.testing.assert_allclose(draws.sum(-1), 1, rtol=1e-5)
+    error = draws.std(1) / np.sqrt(4000)
+    assert (np.abs(draws.mean(1) - model.predict_proba(X)) < 5 * error + 1e-6).all()
+    assert np.array_equal(draws[:, :5], model.sample_proba(X, 5, random_state=1))
+
+
 def test_a_row_is_predicted_alike_in_any_company(fitted):
     model, X, _ = fitted
     whole = model.pred_dist(X)

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -271,3 +273,10 @@ def test_a_round_trip_changes_no_bit(kind, request, tmp_path):
         model.task,
         model.notes,
     )
+
+
+def test_notebooks_show_what_a_model_is():
+    model = TableModel.fit(houses().rename(columns={"area": "<b>area"}), "price", options=OPTIONS)
+    shown = replace(model, held_out={"rmse": 1.25}, unit="km")._repr_html_()
+    assert "price (km)" in shown and "networks" in shown and "held-out rmse" in shown and "<td>1.25</td>" in shown
+    assert "&lt;b&gt;area" in shown and "<b>area" not in shown and model.notes[-1] in shown

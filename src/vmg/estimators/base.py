@@ -472,6 +472,12 @@ class ClassesMixin(EstimatorBase):
         [probabilities] = self._in_pieces(X, lambda part: part.probabilities)
         return probabilities
 
+    def sample_proba(self, X: Any, n_samples: int = 1, random_state: int | None = None) -> NDArray[Any]:
+        """Class probabilities under posterior draws, [N, n_samples, K], as scikit-activeml's classifiers give them."""
+        draws = self.pred_dist(X).samples
+        chosen = np.random.default_rng(self.seed_ if random_state is None else random_state)
+        return np.moveaxis(draws[chosen.integers(len(draws), size=n_samples)], 0, 1)
+
     def predict(self, X: Any) -> NDArray[Any]:
         """The most probable class of each row."""
         [label] = self._in_pieces(X, lambda part: part.label)

@@ -174,6 +174,20 @@ class TableModel:
     held_out: Mapping[str, Any] = field(default_factory=dict)
     base_rate: tuple[float, ...] = ()
 
+    def _repr_html_(self) -> str:
+        """Target, columns, scores and notes of the model, for notebooks."""
+        scores = {name: value for name, value in self.held_out.items() if isinstance(value, float)}
+        facts = {
+            "target": f"{self.target} ({self.unit})" if self.unit else self.target,
+            "task": self.task,
+            "columns": ", ".join(self.encoder.column_names),
+            "experts": ", ".join(f"{name} {weight:.2f}" for name, weight in self.estimator.expert_weights_.items()),
+            **{f"held-out {name}": f"{value:.4g}" for name, value in scores.items()},
+            "notes": " ".join(self.notes),
+        }
+        with pd.option_context("display.max_colwidth", None):
+            return pd.Series(facts, name="TableModel").to_frame().to_html()
+
     # -- fitting ------------------------------------------------------------------------------------------------------
 
     @classmethod
