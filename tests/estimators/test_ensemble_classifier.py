@@ -49,13 +49,6 @@ def test_draws_of_probabilities_are_those_of_the_posterior(fitted):
     assert np.array_equal(draws[:, :5], model.sample_proba(X, 5, random_state=1))
 
 
-def test_a_row_is_predicted_alike_in_any_company(fitted):
-    model, X, _ = fitted
-    whole = model.pred_dist(X)
-    for rows in ([3], [3, 7], np.arange(20)[::-1]):
-        np.testing.assert_allclose(model.pred_dist(X[rows]).samples, whole.samples[:, rows], rtol=1e-4, atol=1e-6)
-
-
 @pytest.mark.parametrize("n_draws", [1, 2, 7])
 def test_draws_of_each_member(fitted, n_draws):
     model, X, _ = fitted

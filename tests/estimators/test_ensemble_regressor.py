@@ -132,9 +132,6 @@ def test_an_update_teaches_and_leaves_the_old_model_alone(fitted):
 # -- interruptions ----------------------------------------------------------------------------------------------------
 
 
-WITHOUT_NUMBERS = "try a smaller learning_rate_init than 1e"
-
-
 def test_a_callback_can_end_training():
     X, y = linear_table(40)
     model = ensemble_regressor(max_iter=200)

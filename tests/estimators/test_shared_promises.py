@@ -136,6 +136,15 @@ def test_networks_that_training_left_without_numbers_are_no_fit(make, monkeypatc
     assert not hasattr(model, "seed_")
 
 
+@every
+def test_a_row_is_predicted_alike_in_any_company(make):
+    X, y = rows_for(make)
+    model = make(max_iter=10).fit(X, y)
+    ask = model.predict_proba if is_classifier(model) else model.predict_interval
+    for rows in ([3], [3, 7], np.arange(20)[::-1]):
+        np.testing.assert_allclose(ask(X[rows]), ask(X)[rows], rtol=1e-4, atol=1e-6)
+
+
 @numbers_only
 def test_one_column_of_targets_stays_a_column(make):
     X, y = linear_table(30)

@@ -1,11 +1,7 @@
 import numpy as np
 import pytest
-from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.metrics import log_loss
-from sklearn.model_selection import GridSearchCV
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 from quick import class_table, classifier
 
@@ -63,32 +59,10 @@ def test_ensembles_pool_their_members():
     assert (members.std(0) > 0).all()
 
 
-def test_as_many_members_as_rows():
-    X, y = class_table(3)
-    model = classifier(n_members=3, max_iter=2).fit(X, y, np.ones(3))
-    assert model.predict_proba(X).shape == (3, 3)
-
-
-# -- randomness -------------------------------------------------------------------------------------------------------
-
-
-# -- scikit-learn's tools, frames, types ------------------------------------------------------------------------------
-
-
-def test_tools():
+def test_probabilities_can_be_calibrated_by_scikit_learn():
     X, y = class_table(30)
-    search = GridSearchCV(
-        make_pipeline(StandardScaler(), classifier(max_iter=5)),
-        {"vmgclassifier__n_pseudo": [0, 2]},
-        cv=2,
-        scoring="neg_log_loss",
-        error_score="raise",
-    ).fit(X, y)
-    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
-    assert set(search.predict(X)) <= set(NAMES)
     calibrated = CalibratedClassifierCV(classifier(max_iter=5), cv=2).fit(X, y)
     np.testing.assert_allclose(calibrated.predict_proba(X).sum(1), 1)
-    assert clone(classifier(n_draws=7)).n_draws == 7
 
 
 # -- weights ----------------------------------------------------------------------------------------------------------
@@ -103,17 +77,3 @@ def test_a_weight_counts_rows():
     repeated = classifier(**options).fit(X.repeat(weight, 0), y.repeat(weight))
     for model, share in ((weighted, 0.75), (repeated, 0.75), (classifier(**options).fit(X, y), 0.5)):
         assert model.predict_proba(X)[0, 1] == pytest.approx(share, abs=0.05)
-
-
-# -- stopping early ---------------------------------------------------------------------------------------------------
-
-
-def test_early_stopping():
-    rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(40, 5)), rng.integers(2, size=40)  # nothing to learn
-    model = classifier(early_stopping=True, max_iter=200, n_iter_no_change=3, validation_fraction=0.3).fit(X, y)
-    assert model.history_.stopped.startswith("stopped by a callback")
-    assert model.n_iter_ < 200
-
-
-# -- announced classes ------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 import torch
 from small_fits import small_fitter, small_rows
 
-from quick import class_table, linear_table, regressor
+from quick import class_table, classifier, linear_table, regressor
 from vmg.variational import VMGClassifier, VMGRegressor
 from vmg.variational.fitter import (
     LONG,
@@ -133,10 +133,12 @@ def test_it_judges_and_keeps_the_average(seen):
     torch.testing.assert_close(fitted.network.state_dict()[name], states[1][5][name], rtol=0, atol=0)
 
 
-def test_it_spares_steps():
+@pytest.mark.parametrize("make", [regressor, classifier])
+def test_it_spares_steps(make):
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(40, 5)), rng.normal(size=40)  # nothing to learn
-    model = regressor(early_stopping=True, max_iter=300, n_iter_no_change=3).fit(X, y)
+    options = {"early_stopping": True, "max_iter": 300, "n_iter_no_change": 3, "validation_fraction": 0.3}
+    model = make(**options).fit(X, y if make is regressor else y > 0)
     assert model.history_.stopped.startswith("stopped by a callback")
     assert model.n_iter_ < 200
 

@@ -37,12 +37,6 @@ def test_predicting_changes_nothing(fitted):
     assert all(torch.equal(value, before[name]) for name, value in fitted.network_.state_dict().items())
 
 
-def test_a_row_is_predicted_alone_as_in_company(fitted):
-    X, _ = linear_table(7, seed=1)
-    alone = np.concatenate([fitted.predict_interval(row[None]) for row in X])
-    np.testing.assert_allclose(alone, fitted.predict_interval(X), rtol=1e-8)
-
-
 # -- scikit-learn's tools ---------------------------------------------------------------------------------------------
 
 
@@ -96,23 +90,6 @@ def test_lists_and_types_give_the_same_numbers():
         assert_same_bits(model, other, X)
         np.testing.assert_array_equal(model.predict(X_same), model.predict(X))
         assert other.predict(X_same).dtype == np.float64
-
-
-def test_mistakes_in_the_data(fitted):
-    X, y = linear_table(10)
-    for X_bad, y_bad, message in (
-        (X[:5], y, "inconsistent numbers of samples"),
-        (X[0], y, "Expected 2D array"),
-        (np.where(X > 0, np.nan, X), y, "X contains NaN"),
-        (X, np.where(y > 0, np.inf, y), "y contains infinity"),
-        (X[:0], y[:0], "minimum of 1 is required"),
-        (X[:, :0], y, "0 feature"),
-        (X, np.array(["a"] * 10), "could not convert|dtype"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            regressor(max_iter=1).fit(X_bad, y_bad)
-    with pytest.raises(ValueError, match="X has 2 features, but VMGRegressor is expecting 3"):
-        fitted.predict(X[:, :2])
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,6 @@
 
 from vmg.estimators.classifier import TableClassifier
 from vmg.estimators.regressor import TableRegressor
-from vmg.estimators.table_model import ESTIMATORS, TableModel
+from vmg.estimators.table_model import TableModel
 
-__all__ = ["ESTIMATORS", "TableClassifier", "TableModel", "TableRegressor"]
+__all__ = ["TableClassifier", "TableModel", "TableRegressor"]

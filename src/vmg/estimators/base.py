@@ -13,11 +13,12 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_consistent_length, check_random_state
+from sklearn.utils import check_array, check_consistent_length, check_random_state
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
@@ -29,6 +30,7 @@ from vmg.math.linalg import NotPositiveDefiniteError
 from vmg.model_file import Document, ModelFileError, Tensors, from_bytes, to_bytes, write
 from vmg.prediction import ClassPrediction, row_pieces
 from vmg.prediction.conformal import calibration_scores, check_groups, class_scores, class_sets, row_levels
+from vmg.tables.cells import as_frame
 from vmg.tables.inputs import EncodedRows, TableInputs
 from vmg.training import Callback, History, TrainingError, print_progress
 
@@ -116,7 +118,14 @@ class EstimatorBase(BaseEstimator, ABC):
             self._learn(self._fit, X, y, weight)
         return self
 
-    def _partial_fit(self, X: Any, y: Any, sample_weight: Any, callbacks: Sequence[Callback]) -> Self:
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, *, callbacks: Sequence[Callback] = ()) -> Self:
+        """Update with new rows only, given as in ``fit``; the first call is a ``fit``.
+
+        Units, hidden layers and calibration of a table estimator stay those of the first call, and its output layers
+        are conditioned on the new rows without training. That is exact where they are integrated out; other likelihoods
+        take the posterior so far as a prior, so the order and the size of batches change the result a little. Networks
+        of the paper train, with the posterior so far as the prior. Forgets a conformal calibration, as ``fit`` does.
+        """
         if not hasattr(self, "seed_"):
             return self.fit(X, y, sample_weight, callbacks=callbacks)
         with self._whole_or_not_at_all(callbacks):
@@ -245,14 +254,24 @@ class EstimatorBase(BaseEstimator, ABC):
             return X
         inputs = getattr(self, "inputs_", None)
         if inputs is not None and not inputs.plain:
-            return self._read_table(X)
+            return inputs.read(self._as_frame(X))
         finite = True if inputs is None else "allow-nan"
         rows = validate_data(self, to_dense(X), dtype=np.float64, order="C", ensure_all_finite=finite, reset=False)
         return rows if inputs is None or not np.isnan(rows).any() else inputs.read_numbers(rows)
 
-    def _read_table(self, X: Any) -> EncodedRows:
-        """Rows with words, dates or missing cells, of an estimator with ``inputs_``."""
-        raise NotImplementedError
+    def _as_frame(self, X: Any, *, reset: bool = False) -> pd.DataFrame:
+        """X as a frame whose columns have the names of the fit."""
+        try:
+            frame = as_frame(X)
+        except ValueError:  # not a table of any library
+            frame = pd.DataFrame(check_array(to_dense(X), dtype=None, ensure_all_finite=False))
+        validate_data(self, frame, skip_check_array=True, reset=reset)
+        return frame.set_axis(self._column_names(), axis=1).reset_index(drop=True)
+
+    def _column_names(self) -> list[str]:
+        """The names of the columns, x0, x1, ... where they have none."""
+        named = getattr(self, "feature_names_in_", None)
+        return [f"x{k}" for k in range(self.n_features_in_)] if named is None else list(named)
 
     # -- predicting ---------------------------------------------------------------------------------------------------
 
@@ -329,16 +348,6 @@ class NumbersMixin(EstimatorBase):
         y = np.asarray(check_targets(y, multi_output=True, y_numeric=True, estimator=self), dtype=np.float64)
         self._check_outputs(1 if y.ndim == 1 else y.shape[1], y.ndim == 1, reset=reset)
         return y
-
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, *, callbacks: Sequence[Callback] = ()) -> Self:
-        """Update with new rows only, given as in ``fit``; the first call is a ``fit``.
-
-        Units, hidden layers and calibration of a table estimator stay those of the first call, and its output layers
-        are conditioned on the new rows without training. That is exact where they are integrated out; other likelihoods
-        take the posterior so far as a prior, so the order and the size of batches change the result a little. Networks
-        of the paper train, with the posterior so far as the prior. Forgets a conformal calibration, as ``fit`` does.
-        """
-        return self._partial_fit(X, y, sample_weight, callbacks)
 
     def _check_outputs(self, n_outputs: int, single: bool, *, reset: bool) -> None:
         """Remember how many numbers a target is, or refuse another number of them."""
@@ -451,7 +460,7 @@ class ClassesMixin(EstimatorBase):
             raise ValueError(f"y must be among the classes {self.classes_}; got {unknown}")
         return y
 
-    def partial_fit(
+    def partial_fit(  # type: ignore[override]  # the place of classes is scikit-learn's
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None, *, callbacks: Sequence[Callback] = ()
     ) -> Self:
         """Update with new rows only, given as in ``fit``: the posterior so far becomes the prior.
@@ -463,7 +472,7 @@ class ClassesMixin(EstimatorBase):
             raise ValueError(f"classes must be those of the first call, {self.classes_}; got {np.unique(classes)}")
         self._announced = None if classes is None else np.unique(classes)
         try:
-            return self._partial_fit(X, y, sample_weight, callbacks)
+            return super().partial_fit(X, y, sample_weight, callbacks=callbacks)
         finally:
             del self._announced
 

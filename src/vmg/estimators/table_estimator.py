@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sklearn.utils import check_array
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -185,24 +184,6 @@ class TableEstimator(EstimatorBase):
         options = {"dtype": np.float64, "order": "C", "ensure_all_finite": "allow-nan"}
         rows = validate_data(self, X, **options, reset=True)
         return pd.DataFrame(rows, columns=self._column_names()) if np.isnan(rows).any() else rows
-
-    def _read_table(self, X: Any) -> EncodedRows:
-        assert self.inputs_ is not None
-        return self.inputs_.read(self._as_frame(X))
-
-    def _as_frame(self, X: Any, *, reset: bool = False) -> pd.DataFrame:
-        """X as a frame whose columns have the names of the fit."""
-        try:
-            frame = as_frame(X)
-        except ValueError:  # not a table of any library
-            frame = pd.DataFrame(check_array(to_dense(X), dtype=None, ensure_all_finite=False))
-        validate_data(self, frame, skip_check_array=True, reset=reset)
-        return frame.set_axis(self._column_names(), axis=1).reset_index(drop=True)
-
-    def _column_names(self) -> list[str]:
-        """The names of the columns, x0, x1, ... where they have none."""
-        named = getattr(self, "feature_names_in_", None)
-        return [f"x{k}" for k in range(self.n_features_in_)] if named is None else list(named)
 
     # -- predicting ---------------------------------------------------------------------------------------------------
 

@@ -37,15 +37,9 @@ from vmg.tables.inputs import (
 from vmg.tables.values import to_numbers
 from vmg.training import Callback
 
-__all__ = ["ESTIMATORS", "PreparedTable", "TableModel", "prepare_table"]
+__all__ = ["PreparedTable", "TableModel", "prepare_table"]
 
 MIN_CONFORMAL_ROWS = 19  # fewer cannot promise a coverage of 95 %
-
-ESTIMATORS: dict[str, type[TableClassifier | TableRegressor]] = {
-    "TableClassifier": TableClassifier,
-    "TableRegressor": TableRegressor,
-}
-"""Estimators by their name in a model file."""
 
 
 class PreparedTable(NamedTuple):
@@ -404,11 +398,12 @@ class TableModel:
         """The model that :meth:`to_document` described; a ModelFileError where it describes none."""
         try:
             own = {one.name: document[one.name] for one in fields(cls)}
-            estimator = ESTIMATORS[own["estimator"]["holds"]].from_document(tensors, own["estimator"])
+            kind = TableRegressor if own["task"] == "regression" else TableClassifier
+            estimator = kind.from_document(tensors, own["estimator"])
             choices = from_fields(TableChoices, own["choices"])
             model = from_fields(cls, own | {"estimator": estimator, "choices": choices})
-            if isinstance(estimator, TableRegressor) is not (model.task == "regression") or estimator.inputs_ is None:
-                raise ValueError("the estimator must be of the task, and have inputs")
+            if estimator.inputs_ is None:
+                raise ValueError("the estimator must have inputs")
             n_base = 2 if isinstance(estimator, TableRegressor) else len(estimator.classes_)
             if len(model.base_rate) not in (0, n_base):
                 raise ValueError("base_rate must be a mean and a deviation, or a share of each class")
