@@ -35,7 +35,6 @@ __all__ = [
     "prefixed",
     "read",
     "require_shapes",
-    "require_size",
     "stripped",
     "to_bytes",
     "write",
@@ -111,13 +110,6 @@ def _is(value: Any, kind: Any) -> bool:
     if isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value)):
         return kind in (bool, Any) and isinstance(value, bool)
     return kind is Any or isinstance(value, (int, float) if kind is float else origin or kind)
-
-
-def require_size(name: str, value: Any) -> int:
-    """The value; a ValueError unless it is a whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} must be a whole number of at least 1; got {value!r}")
-    return value
 
 
 def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], document: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ import vmg
 from messy import OPTIONS
 from vmg.estimators import TableModel
 from vmg.estimators.table_estimator import split_flags
+from vmg.estimators.table_model import prepare_table
 from vmg.review.remarks import table_remarks
 from vmg.tables import TableEncoder, TableError, read_table
 from vmg.tables.cells import Cells
@@ -261,7 +262,7 @@ def test_identifiers_are_left_out_and_said(name):
 
 
 def notes_of(frame, **options):
-    return " ".join(TableModel.check(frame, "y", **options))
+    return " ".join(prepare_table(frame, "y", **options).notes)
 
 
 def test_leaks_twins_and_slips_are_said():

@@ -64,7 +64,7 @@ def compare(
 
     Methods without a distribution of their own get a normal one, as wide as their errors on rows left out of their fit.
     """
-    from vmg.estimators import TableModel
+    from vmg.estimators.table_model import prepare_table
     from vmg.files import replacing
     from vmg.report import render_comparison
     from vmg.review.holdout import Holdout, compare_table
@@ -78,7 +78,7 @@ def compare(
         bullet(note)
     settings: dict[str, Any] = {"task": options.asked_task(task), "options": options.estimator_options(preset, seed)}
     settings["choices"] = choices if by is None else replace(choices, types={**choices.types, by: "ignore"})
-    TableModel.check(frame, target, **settings)  # mistakes are said before any work
+    prepare_table(frame, target, **settings)  # mistakes are said before any work
     asked = None if rivals is None else options.split_names(rivals)
     watched: dict[str, Any] = {"watch": partial(TrainingBar, quiet=quiet), "tell": None if quiet else say_aside}
     settings |= {"holdout": holdout, "coverage": coverage, "results": kept, **watched}

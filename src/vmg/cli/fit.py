@@ -151,7 +151,7 @@ def _fit_table(
     data: str, plan: Holdout | None, settings: dict[str, Any], kept: Path, *, resume: bool, quiet: bool, silent: bool
 ) -> tuple[TableModel, int]:
     """A model of all rows of a table that fits in memory, with scores on held-out rows; and the number of rows."""
-    from vmg.estimators import TableModel
+    from vmg.estimators.table_model import TableModel, prepare_table
     from vmg.files import read_lines
     from vmg.review.comparison import OWN
     from vmg.review.holdout import TooFewRowsError, compare_table
@@ -160,7 +160,7 @@ def _fit_table(
 
     frame, notes = _read(data, settings["choices"].reading, silent)
     tell = (lambda note: None) if silent else bullet
-    TableModel.check(frame, **settings, tell=tell)  # mistakes are said before any work
+    prepare_table(frame, **settings, tell=tell)  # mistakes are said before any work
     held_out: dict[str, Any] = {}
     how: dict[str, Any] = {"results": kept, "resume": resume, "watch": partial(TrainingBar, quiet=quiet)}
     try:

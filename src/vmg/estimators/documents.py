@@ -32,7 +32,7 @@ from vmg.fit.trainer import Members
 from vmg.likelihoods.families import scalar_likelihood
 from vmg.likelihoods.scalar import ScalarLikelihood
 from vmg.math.evidence import NoisePrior
-from vmg.model_file import Document, ModelFileError, Tensors, from_fields, require_size, stripped
+from vmg.model_file import Document, ModelFileError, Tensors, from_fields, stripped
 from vmg.prediction.transformed import LogTransform, Rectified
 from vmg.tables.inputs import TableInputs
 from vmg.training import History, Progress
@@ -216,7 +216,9 @@ def _check_answers(estimator: Any) -> None:
     missing = [name for name in REQUIRED if not hasattr(estimator, name)]
     if missing:
         raise ValueError(f"a fitted {type(estimator).__name__} must have {', '.join(missing)}")
-    n_features = require_size("n_features_in_", estimator.n_features_in_)
+    n_features = estimator.n_features_in_
+    if type(n_features) is not int or n_features < 1:
+        raise ValueError(f"n_features_in_ must be a whole number of at least 1; got {n_features!r}")
     names, inputs = (getattr(estimator, name, None) for name in ("feature_names_in_", "inputs_"))
     width = n_features if inputs is None or inputs.plain else int(inputs.encoder.widths.sum())
     for scaling in (estimator.input_scaling_, getattr(estimator, "target_scaling_", estimator.input_scaling_)):

@@ -39,6 +39,7 @@ from vmg.training import Callback
 
 __all__ = ["PreparedTable", "TableModel", "prepare_table"]
 
+DEFAULT_CHOICES = TableChoices()
 MIN_CONFORMAL_ROWS = 19  # fewer cannot promise a coverage of 95 %
 
 
@@ -66,7 +67,7 @@ class PreparedTable(NamedTuple):
 def prepare_table(
     frame: Any,
     target: str,
-    choices: TableChoices,
+    choices: TableChoices = DEFAULT_CHOICES,
     *,
     task: Task | None = None,
     exclude: Sequence[str] = (),
@@ -75,7 +76,7 @@ def prepare_table(
     tell: Callable[[str], None] | None = None,
     target_statistics: bool = True,
 ) -> PreparedTable:
-    """All of :meth:`TableModel.fit` before training, with its notes told one by one.
+    """All of :meth:`TableModel.fit` but the training, with its notes told one by one.
 
     A TableError says what is wrong with the table. ``target_statistics`` is that of :meth:`TableInputs.fit`.
     """
@@ -164,7 +165,7 @@ class TableModel:
     decimal_comma: bool = False
     notes: tuple[str, ...] = ()
     unit: str = ""
-    choices: TableChoices = field(default_factory=TableChoices)
+    choices: TableChoices = DEFAULT_CHOICES
     held_out: Mapping[str, Any] = field(default_factory=dict)
     base_rate: tuple[float, ...] = ()
 
@@ -193,7 +194,7 @@ class TableModel:
         task: Task | None = None,
         exclude: Sequence[str] = (),
         conformal: float = 0.0,
-        choices: TableChoices | None = None,
+        choices: TableChoices = DEFAULT_CHOICES,
         options: Mapping[str, Any] | None = None,
         callbacks: Sequence[Callback] = (),
         tell: Callable[[str], None] | None = None,
@@ -222,7 +223,7 @@ class TableModel:
             Called with each sentence of ``notes``, those about copies of rows after training and the others before.
         """
         asked: dict[str, Any] = {"task": task, "exclude": exclude, "conformal": conformal, "options": options}
-        given = prepare_table(frame, target, choices := choices or TableChoices(), **asked, tell=tell)
+        given = prepare_table(frame, target, choices, **asked, tell=tell)
         estimator = given.estimator
         try:
             estimator.fit(given.features, given.values, callbacks=callbacks).read_with(given.inputs)
@@ -237,14 +238,6 @@ class TableModel:
         if isinstance(estimator, TableRegressor) and len(given.aside):
             estimator.conformal_scores_ = calibration_scores(model.pred_dist(given.aside), given.aside_values)
         return model
-
-    @staticmethod
-    def check(frame: Any, target: str, choices: TableChoices | None = None, **settings: Any) -> list[str]:
-        """Do all of a fit but the training: raise what is wrong with the table, give back and tell the notes.
-
-        ``settings`` are those of :meth:`fit`.
-        """
-        return prepare_table(frame, target, choices or TableChoices(), **settings).notes
 
     # -- predicting ---------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from vmg.estimators.table_model import MIN_CONFORMAL_ROWS, TableModel
+from vmg.estimators.table_model import MIN_CONFORMAL_ROWS, TableModel, prepare_table
 from vmg.files import Run, append_lines
 from vmg.review.comparison import OWN, Comparison, RowScores, join_scores, score_classes, score_numbers
 from vmg.review.rivals import BASE_RATE, RIVALS, Rival, RivalRows, find_rivals
@@ -343,6 +343,6 @@ def compare(
     frame = frame.assign(**{target: np.asarray(y)})
     settings: dict[str, Any] = {"task": task, "options": {"random_state": random_state}}
     settings["choices"] = TableChoices({by: IGNORED} if by is not None else {})
-    TableModel.check(frame, target, **settings)  # mistakes are said before any work
+    prepare_table(frame, target, **settings)  # mistakes are said before any work
     settings |= {"rivals": rivals, "holdout": Holdout(folds=folds, by=by, time=time, gap=gap), "coverage": coverage}
     return compare_table(frame, target, **settings, results=None if results is None else Path(results), tell=tell)
