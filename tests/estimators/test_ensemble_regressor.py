@@ -115,7 +115,8 @@ def test_rows_in_two_parts_are_all_rows_for_the_output_layer():
     expected = row_statistics(phi, torch.as_tensor(targets).expand(len(phi), -1, -1))
     for a, b in zip(statistics(model), expected, strict=True):
         np.testing.assert_allclose(a, b.numpy(), rtol=1e-8, atol=1e-8)
-    whole.ensemble_.members.condition_on(inputs, targets, None)
+    whole.ensemble_.members.head.forget()
+    whole.ensemble_.members.update(inputs, targets, None)
     whole.ensemble_ = dataclasses.replace(whole.ensemble_)  # without what it has remembered
     np.testing.assert_allclose(model.predict(X), whole.predict(X), rtol=1e-8, atol=1e-8)
 
