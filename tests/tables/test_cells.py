@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from vmg.estimators import TableModel
+from vmg.estimators.table_model import prepare_table
 from vmg.review.remarks import table_remarks
 from vmg.tables import TableEncoder
 from vmg.tables.cells import LONGEST_WORD, Cells, CellTable, row_hashes, to_texts
@@ -90,7 +90,7 @@ def test_a_huge_cell_is_a_word_and_read_in_no_time(cell):
     encoder.transform(frame), table_remarks(encoder, frame)
     assert time.process_time() - start < 2
     assert encoder.columns[0].unreadable == [cell[:LONGEST_WORD]]
-    assert all(len(sentence) < 300 for sentence in [*encoder.describe(), *TableModel.check(frame, "y")])
+    assert all(len(sentence) < 300 for sentence in [*encoder.describe(), *prepare_table(frame, "y").notes])
 
 
 @pytest.mark.parametrize("cells", [[1.0, 2.0, np.inf] * 10, ["1", "2", "inf"] * 10, ["1", "2", "1e999"] * 10])

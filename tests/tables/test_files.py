@@ -15,7 +15,6 @@ import pytest
 
 from messy import OPTIONS
 from vmg.estimators import TableModel
-from vmg.estimators.table_model import prepare_table
 from vmg.tables import TableError, read_table, write_table
 from vmg.tables.files import TextRules, scan_text
 
