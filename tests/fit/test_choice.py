@@ -8,62 +8,42 @@ from quick import ensemble_regressor
 from vmg.fit.choice import SMALL_MEMBERS, TargetFitter, find_atom, half_width
 from vmg.prediction.transformed import LogTransform
 
-
-def inputs(n, seed=0):
-    rng = np.random.default_rng(seed)
-    return rng, rng.normal(size=(n, 4))
+SIZES = {"zeros": 600, "durations": 400, "positive": 300, "a limit": 500, "plain": 300}
 
 
-def with_zeros(n=600, seed=0):
-    """Amounts of which a fifth are zero."""
-    rng, X = inputs(n, seed)
-    amount = np.exp(0.6 * X[:, 0] + 0.5 * rng.normal(size=n))
-    return X, np.where(X[:, 1] + 0.5 * rng.normal(size=n) < -0.9, 0.0, amount)
+def table(name, seed=0):
+    """Inputs and a target."""
+    rng, n = np.random.default_rng(seed), SIZES[name]
+    X = rng.normal(size=(n, 4))
+    if name == "zeros":  # amounts of which a fifth are zero
+        amount = np.exp(0.6 * X[:, 0] + 0.5 * rng.normal(size=n))
+        return X, np.where(X[:, 1] + 0.5 * rng.normal(size=n) < -0.9, 0.0, amount)
+    if name == "durations":  # long tails, and three per cent of zeros
+        y = np.round(30 * np.exp(0.5 * X[:, 0] + rng.standard_t(3, size=n)), 1)
+        return X, np.where(rng.random(n) < 0.03, 0.0, np.minimum(y, 3e4))
+    noise = 0.3 * rng.normal(size=n)
+    if name == "positive":
+        return X, np.exp(0.5 * X[:, 0] + noise)
+    return X, X[:, 0] + noise if name == "plain" else np.minimum(X[:, 0] + noise, 0.7)
 
 
-def durations(n=400, seed=0):
-    """Long tails, and three per cent of zeros."""
-    rng, X = inputs(n, seed)
-    y = np.round(30 * np.exp(0.5 * X[:, 0] + rng.standard_t(3, size=n)), 1)
-    return X, np.where(rng.random(n) < 0.03, 0.0, np.minimum(y, 3e4))
-
-
-def positive(n=300, seed=0):
-    rng, X = inputs(n, seed)
-    return X, np.exp(0.5 * X[:, 0] + 0.3 * rng.normal(size=n))
-
-
-def plain(n=300, seed=0):
-    rng, X = inputs(n, seed)
-    return X, X[:, 0] + 0.3 * rng.normal(size=n)
-
-
-def with_limit(n=500, seed=0):
-    rng, X = inputs(n, seed)
-    return X, np.minimum(X[:, 0] + 0.3 * rng.normal(size=n), 0.7)
-
-
-TABLES = {"zeros": with_zeros, "durations": durations, "positive": positive, "a limit": with_limit}
-
-
-@pytest.fixture(scope="module", params=TABLES)
+@pytest.fixture(scope="module", params=["zeros", "durations", "positive", "a limit"])
 def fitted(request):
-    table = TABLES[request.param]
-    X, y = table()
+    X, y = table(request.param)
     asked = ensemble_regressor(max_iter=60, likelihood="student").fit(X, y)
-    return table, ensemble_regressor(max_iter=60).fit(X, y), asked
+    return request.param, ensemble_regressor(max_iter=60).fit(X, y), asked
 
 
 def test_points_are_as_good_as_those_of_a_student_t(fitted):
-    table, model, asked = fitted
-    X, y = table(seed=1)
+    name, model, asked = fitted
+    X, y = table(name, seed=1)
     error, known = (np.sqrt(np.mean((one.predict(X) - y) ** 2)) for one in (model, asked))
     assert error < 1.05 * known
 
 
 def test_nothing_is_absurd_far_from_the_data(fitted):
-    table, model, _ = fitted
-    X, y = table()
+    name, model, _ = fitted
+    X, y = table(name)
     far = np.concatenate([X, 30 * X, 1e4 * X])
     prediction = model.pred_dist(far)
     assert (np.abs(prediction.mean) <= 3.5 * np.abs(y).max() + prediction.std).all()
@@ -78,8 +58,8 @@ def test_nothing_is_absurd_far_from_the_data(fitted):
 
 
 def test_every_finite_target_has_a_finite_log_density(fitted):
-    table, model, _ = fitted
-    X, y = table()
+    name, model, _ = fitted
+    X, y = table(name)
     prediction = model.pred_dist(X[:6])
     for value in (0.0, -0.0, y.max(), -1.0, 1e9, -1e9, 1e-300, 0.7):
         scores = prediction.log_prob(np.full(6, value))
@@ -87,10 +67,10 @@ def test_every_finite_target_has_a_finite_log_density(fitted):
 
 
 def test_zeros_are_an_atom_and_files_keep_it(tmp_path):
-    X, y = with_zeros()
+    X, y = table("zeros")
     model = ensemble_regressor(max_iter=60).fit(X, y)
     assert model.atom_ == 0 and "beside 0" in model.likelihood_reason_
-    new, target = with_zeros(seed=1)
+    new, target = table("zeros", seed=1)
     prediction = model.pred_dist(new)
     share = np.exp(prediction.log_prob(np.zeros(len(new))))  # the probability of a zero
     np.testing.assert_allclose(share.mean(), (target == 0).mean(), atol=0.04)
@@ -103,18 +83,18 @@ def test_zeros_are_an_atom_and_files_keep_it(tmp_path):
     assert np.exp(loaded.pred_dist(new).log_prob(np.zeros(len(new)))).mean() > before + 0.05
 
 
-@pytest.mark.parametrize(("table", "n_small"), [(plain, 0), (positive, 2), (with_zeros, 4)])
-def test_only_the_chosen_candidate_is_fitted_in_full(table, n_small, monkeypatch):
+@pytest.mark.parametrize(("name", "n_small"), [("plain", 0), ("positive", 2), ("zeros", 4)])
+def test_only_the_chosen_candidate_is_fitted_in_full(name, n_small, monkeypatch):
     """With an atom, its chance is one of the fits; a target that may be any number is compared with nothing."""
     members, fit = [], TargetFitter.fit
 
-    def counted(self, name, x, *rest):
+    def counted(self, likelihood, x, *rest):
         members.append(self.size_of(len(x)).n_members)
-        return fit(self, name, x, *rest)
+        return fit(self, likelihood, x, *rest)
 
     monkeypatch.setattr(TargetFitter, "fit", counted)
     n_members = SMALL_MEMBERS + 2
-    ensemble_regressor(max_iter=20, n_members=n_members).fit(*table(300))
+    ensemble_regressor(max_iter=20, n_members=n_members).fit(*table(name))
     assert members == [SMALL_MEMBERS] * n_small + [n_members]
 
 

@@ -50,11 +50,6 @@ class BoostedTrees(Expert):
 
     name = "boosted_trees"
 
-    @property
-    def noise(self) -> float:
-        """None: trees do not tell it from the function."""
-        return 0.0
-
     @classmethod
     def fit(cls, rows: FitRows, index: NDArray[np.int64]) -> tuple[BoostedTrees, list[Function]]:
         def grown(some: Any) -> BoostedTrees:
@@ -86,19 +81,9 @@ class BoostedTrees(Expert):
             total[rows] = table.ravel()[code + first].reshape(-1, n_scores, n_trees).sum(-1)
         return total + self.start
 
-    # -- a function of numbers ----------------------------------------------------------------------------------------
-
     def predict(self, x: Array) -> Function:
         """The sum of the trees, with no variance: trees know no ignorance."""
         return Function(self.scores(x)[:, 0], np.zeros(len(x)))
-
-    def factor(self, x: Array) -> Array:
-        """No deviations at all, [0, N]."""
-        return np.zeros((0, len(x)))
-
-    def updated(self, x: Array, y: Array, weight: Array | None) -> BoostedTrees:
-        """The same trees: they cannot learn from new rows alone."""
-        return self
 
     def check(self, n_inputs: int) -> None:
         """Raise a ValueError unless arrays fit together and splits are of so many inputs."""

@@ -116,23 +116,22 @@ class TargetModel:
 
     def updated(self, x: Array, y: Array, weight: Array | None) -> TargetModel:
         """Condition on more rows x [N, D] in standard units with targets in their own unit."""
-        if self.atom is not None and self.chance is not None:
-            here = y.reshape(len(y)) == self.atom
-            chance = self.chance.updated(x, _trials(here), weight)
-            if here.all():
-                return replace(self, chance=chance)
-            rest = replace(self, atom=None, chance=None)
-            rest = rest.updated(x[~here], y[~here], None if weight is None else weight[~here])
-            return replace(self, ensemble=rest.ensemble, chance=chance)
-        values = before_transform(self.transform, y)
+        chance, rest = self.chance, np.ones(len(y), dtype=np.bool_)
+        if chance is not None:
+            rest = y.reshape(len(y)) != self.atom
+            chance = chance.updated(x, _trials(~rest), weight)
+        values = before_transform(self.transform, y[rest])
         if isinstance(self.ensemble, RegressionEnsemble):
-            targets = self.scaling.transform(values.reshape(len(y), -1))
-            return replace(self, ensemble=self.ensemble.updated(x, targets, weight))
-        likelihood = self.ensemble.members.likelihood
-        targets = likelihood.targets(values if likelihood.paired else values.reshape(len(y)))
-        if np.isnan(targets).any():
-            raise ValueError(f"y must be among the values of the first call for {likelihood.name}; got others")
-        return replace(self, ensemble=self.ensemble.updated(x, targets, weight))
+            targets = self.scaling.transform(values.reshape(-1, len(self.scaling.mean)))
+        else:
+            likelihood = self.ensemble.members.likelihood
+            targets = likelihood.targets(values if likelihood.paired else values.reshape(len(values)))
+            if np.isnan(targets).any():
+                raise ValueError(f"y must be among the values of the first call for {likelihood.name}; got others")
+        ensemble = self.ensemble
+        if rest.any():
+            ensemble = ensemble.updated(x[rest], targets, None if weight is None else weight[rest])
+        return replace(self, ensemble=ensemble, chance=chance)
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,10 @@ class Mixture(NamedTuple):
 
 
 class Expert(ABC):
-    """A function of squashed inputs for one output, learned from all rows."""
+    """A function of squashed inputs for one output, learned from all rows.
+
+    Without more it knows no noise and no ignorance, and cannot learn from later rows alone.
+    """
 
     name: ClassVar[str]
     most_inputs: ClassVar[float] = np.inf  # with which it is fitted
@@ -74,21 +77,21 @@ class Expert(ABC):
         """The expert of all rows, and what one without the rows of each group predicts for the rows ``index``."""
 
     @property
-    @abstractmethod
     def noise(self) -> float:
         """Variance of the noise by the expert's own estimate; 0 where it has none."""
+        return 0.0
 
     @abstractmethod
     def predict(self, x: Array) -> Function:
         """Centre and variance at rows x [N, D]."""
 
-    @abstractmethod
     def factor(self, x: Array) -> Array:
         """F [K, N] with FᵀF the covariance between rows of the function."""
+        return np.zeros((0, len(x)))
 
-    @abstractmethod
     def updated(self, x: Array, y: Array, weight: Array | None) -> Expert:
         """The expert after more rows, without those it has seen before."""
+        return self
 
     @abstractmethod
     def check(self, n_inputs: int) -> None:

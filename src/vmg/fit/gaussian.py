@@ -324,12 +324,10 @@ def fit_regression(
         fields: tuple[NoiseField | None, ...] = constant
         if input_noise:
             scale = np.append(members.features.input_scale().numpy().astype(np.float64), 1.0)
-            at_rows = [
-                np.column_stack([rows.x[one.position], one.y - own.error])
-                for one, own in zip(folds, errors, strict=True)
-            ]
-            parts = zip(at_rows, errors, calibrations, strict=True)
-            fields = tuple(fit_noise_field(*part, scale, rows.rng) for part in parts)
+            fields = tuple(
+                fit_noise_field(np.column_stack([rows.x[one.position], one.y - own.error]), own, found, scale, rows.rng)
+                for one, own, found in zip(folds, errors, calibrations, strict=True)
+            )
         ensemble = RegressionEnsemble(members, inputs, held.said.parameters, calibrations, fields, stack)
         return Fitted(ensemble, trained.history, ensemble.held_out_sample(rows.x, folds))
 
