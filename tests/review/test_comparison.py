@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 import scoringrules
 from scipy import stats
-from sklearn.base import BaseEstimator
 from sklearn.model_selection import KFold
 
 import vmg
@@ -53,8 +52,12 @@ def test_every_installed_method_predicts_held_out_rows(table, name, classes):
         pytest.skip("it does not predict classes")
     X, y = table
     found = vmg.compare(X, np.where(y > 0, "high", "low") if classes else y, rivals=[name], folds=2)
-    score = "accuracy" if classes else "coverage"
-    assert 0.3 < found.scores[name][score] <= 1 and np.isfinite(list(found.scores[name].values())).all()
+    scores, base = found.scores[name], found.scores["base rate"]
+    assert np.isfinite(list(scores.values())).all()
+    if classes:
+        assert scores["accuracy"] > 0.3
+    else:  # their intervals may hold next to nothing: ngboost learns thirty rows by heart
+        assert scores["rmse"] <= base["rmse"] and 0 < scores["coverage"] <= 1
     assert found.n_rows == 60 and found.seconds[name] > 0
 
 
@@ -62,7 +65,7 @@ def test_the_spread_of_a_method_is_that_of_its_quantiles_or_of_its_errors_on_fol
     rng, fits = np.random.default_rng(0), []
     X, y = rng.normal(size=(300, 2)), rng.normal(size=300)
 
-    class Zero(BaseEstimator):
+    class Zero:
         def fit(self, X, y):
             fits.append(len(y))
             return self

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -10,21 +12,27 @@ from dataclasses import dataclass, replace
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from itertools import islice
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
-from sklearn.model_selection import KFold, cross_validate
+from sklearn.model_selection import KFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from vmg.fit.design import Standardiser
 from vmg.metrics import normal_scores
 from vmg.tables.cells import TableError, listing, to_texts
 from vmg.tables.columns import CategoryColumn
 from vmg.tables.encoder import TableEncoder
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["BASELINES", "BASE_RATE", "LEVELS", "RIVALS", "Forecast", "Rival", "RivalRows", "find_rivals"]
 
@@ -103,6 +111,7 @@ class Rival:
     takes_categories: bool = False
     moments: Callable[[Any, Any], tuple[Any, Any]] | None = None  # mean and std; None: one spread for all rows
     quantiles: Callable[[Any, Any], Any] | None = None  # [N, K] at LEVELS
+    has_weights: Callable[[], bool] = lambda: True  # of a method that was trained before
     slow: bool = False  # the errors of one fold must do
 
     @property
@@ -124,11 +133,11 @@ class Rival:
         else:
             mean = np.asarray(fitted.predict(X_held), dtype=float).reshape(-1)
             folds = KFold(min(FOLDS, len(y)), shuffle=True, random_state=0).split(y)
-            folds = list(islice(folds, 1 if self.slow else None))
-            how: dict[str, Any] = {"scoring": "neg_mean_squared_error", "error_score": "raise"}
-            losses = -cross_validate(self.numbers(rows), X, y, cv=folds, **how)["test_score"]
-            error = float(np.sqrt(np.average(losses, weights=[len(outside) for _, outside in folds])))
-            std = np.full(len(mean), error or 1.0)
+            cells, errors = X.iloc if self.takes_categories else X, []
+            for inside, outside in islice(folds, 1 if self.slow else None):
+                part = self.numbers(rows).fit(cells[inside], y[inside])
+                errors.append(np.asarray(part.predict(cells[outside])).reshape(-1) - y[outside])
+            std = np.full(len(mean), float(np.sqrt(np.mean(np.concatenate(errors) ** 2))) or 1.0)
         return Forecast(mean, np.maximum(std, 1e-9 * (y.std() or 1)), quantiles)
 
     @_quietly()
@@ -152,7 +161,10 @@ def find_rivals(names: Iterable[str], *, classes: bool) -> tuple[dict[str, Rival
         if (rival.classes if classes else rival.numbers) is None:
             why = f"it does not predict {'classes' if classes else 'numbers'}"
         elif find_spec(rival.package) is None:
-            why = f"the package {rival.package} is not installed (pip install 'vmg[rivals]')"
+            source = {"laplace": "laplace-torch", "tabpfn": "tabpfn"}.get(name, "'vmg[rivals]'")
+            why = f"the package {rival.package} is not installed (pip install {source})"
+        elif not rival.has_weights():
+            why = "its weights are not on this machine, and nothing is downloaded"
         if why:
             notes.append(f"{name} is left out: {why}.")
         else:
@@ -211,6 +223,101 @@ def _ngboost_moments(fitted: Any, X: Any) -> tuple[Array, Array]:
     return parameters["loc"], parameters["scale"]
 
 
+def _tabpfn_weights() -> bool:
+    """Whether weights of TabPFN are in its cache; nothing is downloaded for a comparison."""
+    default = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "tabpfn"
+    return any(Path(os.environ.get("TABPFN_MODEL_CACHE_DIR", default)).glob("*.ckpt"))
+
+
+class _DeepEnsemble:
+    """Five networks that state mean and variance, with the settings of their paper [Lakshminarayanan et al. 2017].
+
+    Rows are standardised, and there is one hidden layer of 50 units, as in most papers on tables.
+    """
+
+    settings: ClassVar[dict[str, Any]] = {"activation": torch.nn.ReLU, "rate": 0.1, "epochs": 40, "batch": 100}
+
+    def fit(self, X: Array, y: NDArray[Any]) -> Self:
+        self.units, self.target = Standardiser.fit(X), Standardiser.fit(y[:, None].astype(float))
+        self.n_classes = 0 if y.dtype.kind == "f" else int(y.max()) + 1
+        truth = torch.as_tensor(y) if self.n_classes else torch.as_tensor(self.target.transform(y[:, None])).float()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.learn(torch.utils.data.TensorDataset(self.inputs(X), truth))
+        return self
+
+    def inputs(self, X: Array) -> torch.Tensor:
+        return torch.as_tensor(self.units.transform(X)).float()
+
+    def learn(self, rows: torch.utils.data.TensorDataset) -> None:
+        loss, outputs = (F.cross_entropy, self.n_classes) if self.n_classes else (_normal_loss, 2)
+        self.networks = [self.train(rows, outputs, loss) for _ in range(5)]
+
+    def train(self, rows: torch.utils.data.TensorDataset, outputs: int, loss: Any) -> torch.nn.Sequential:
+        how, n_inputs = self.settings, rows.tensors[0].shape[1]
+        layers = torch.nn.Linear(n_inputs, 50), how["activation"](), torch.nn.Linear(50, outputs)
+        network = torch.nn.Sequential(*layers)
+        optimiser = torch.optim.Adam(network.parameters(), lr=how["rate"])
+        for _ in range(how["epochs"]):
+            for x, y in torch.utils.data.DataLoader(rows, how["batch"] or len(rows), shuffle=True):
+                optimiser.zero_grad()
+                loss(network(x), y).backward()
+                optimiser.step()
+        return network
+
+    def predict(self, X: Array) -> tuple[Array, Array]:
+        """Mean and standard deviation in the units of the targets."""
+        mean, variance = (part.double().numpy() for part in self.moments(self.inputs(X)))
+        return self.target.inverse(mean), self.target.scale * np.sqrt(variance)
+
+    @torch.no_grad()
+    def moments(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        mean, variance = torch.stack([network(x) for network in self.networks]).unbind(-1)
+        second = F.softplus(variance) + 1e-6 + mean**2
+        return mean.mean(0), second.mean(0) - mean.mean(0) ** 2
+
+    @torch.no_grad()
+    def predict_proba(self, X: Array) -> Array:
+        return torch.stack([network(self.inputs(X)) for network in self.networks]).softmax(-1).mean(0).double().numpy()
+
+
+def _normal_loss(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    mean, variance = outputs.split(1, -1)
+    return F.gaussian_nll_loss(mean, y, F.softplus(variance) + 1e-6)
+
+
+class _Laplace(_DeepEnsemble):
+    """A network with a Laplace approximation, tuned by its marginal likelihood as in the examples of laplace-torch."""
+
+    settings: ClassVar[dict[str, Any]] = {"activation": torch.nn.Tanh, "rate": 1e-2, "epochs": 1000, "batch": None}
+
+    def learn(self, rows: torch.utils.data.TensorDataset) -> None:
+        from laplace import Laplace
+
+        batches = torch.utils.data.DataLoader(rows, 256)
+        if self.n_classes:
+            network, how = self.train(rows, self.n_classes, F.cross_entropy), ("last_layer", "kron")
+            self.model = Laplace(network, "classification", *how)
+            self.model.fit(batches)
+            self.model.optimize_prior_precision(method="marglik")
+            return
+        self.model = Laplace(self.train(rows, 1, F.mse_loss), "regression", "all", "full")
+        self.model.fit(batches)
+        log_prior, log_sigma = (torch.ones(1, requires_grad=True) for _ in range(2))
+        optimiser = torch.optim.Adam([log_prior, log_sigma], lr=1e-1)
+        for _ in range(100):
+            optimiser.zero_grad()
+            (-self.model.log_marginal_likelihood(log_prior.exp(), log_sigma.exp())).backward()
+            optimiser.step()
+
+    def moments(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        mean, variance = (part.detach() for part in self.model(x))
+        return mean[:, 0], variance[:, 0, 0] + self.model.sigma_noise.detach() ** 2
+
+    def predict_proba(self, X: Array) -> Array:
+        return self.model(self.inputs(X), link_approx="probit").detach().double().numpy()
+
+
 RIVALS: dict[str, Rival] = {
     BASE_RATE: _both("sklearn.dummy.Dummy"),
     "linear": Rival("sklearn", lambda _: _linear(classes=False), lambda _: _linear(classes=True)),
@@ -236,5 +343,16 @@ RIVALS: dict[str, Rival] = {
     ),
     "realmlp": replace(_both("pytabkit.RealMLP_TD_", random_state=0, device="cpu", n_threads=_threads), slow=True),
     "tabm": replace(_both("pytabkit.TabM_D_", random_state=0, device="cpu", n_threads=_threads), slow=True),
+    "deep ensemble": Rival(
+        "torch", lambda _: _DeepEnsemble(), lambda _: _DeepEnsemble(), moments=lambda fitted, X: fitted.predict(X)
+    ),
+    "laplace": Rival(
+        "laplace", lambda _: _Laplace(), lambda _: _Laplace(), moments=lambda fitted, X: fitted.predict(X)
+    ),
+    "tabpfn": replace(
+        _both("tabpfn.TabPFN", random_state=0, device="cpu"),
+        quantiles=lambda fitted, X: np.transpose(fitted.predict(X, output_type="quantiles", quantiles=LEVELS.tolist())),
+        has_weights=_tabpfn_weights,
+    ),
 }
 """Every method that a table can be compared with, by the name that ``vmg compare --with`` takes."""
