@@ -7,6 +7,7 @@ import functools
 import random
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -47,9 +48,17 @@ def _targets(rng: np.random.Generator) -> dict[str, np.ndarray]:
     }
 
 
+class Sound(NamedTuple):
+    """A file that nobody has damaged: its bytes, its tensors and document, and what its model predicts."""
+
+    data: bytes
+    state: tuple
+    answers: np.ndarray
+
+
 @functools.cache
-def sound_files() -> tuple[bytes, ...]:
-    """The bytes of both regressors, both classifiers, a table's model and some likelihoods."""
+def sound_files() -> tuple[Sound, ...]:
+    """Files of both regressors, both classifiers, a table's model and some likelihoods."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(24, 3))
     labels = np.where(X[:, 0] > 0, "yes", "no")
@@ -61,24 +70,13 @@ def sound_files() -> tuple[bytes, ...]:
         TableModel.fit(_table(), "y", options=TINY),
         *(TableRegressor(**TINY, likelihood=name).fit(X, y) for name, y in _targets(rng).items()),
     ]
-    found = []
-    with tempfile.TemporaryDirectory() as folder:
-        for model in models:
-            path = Path(folder, "model.vmg")
-            model.save(path)
-            found.append(path.read_bytes())
-    return tuple(found)
-
-
-@functools.cache
-def sound_states() -> tuple:
+    files = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model.vmg")
-        states = []
-        for data in sound_files():
-            path.write_bytes(data)
-            states.append(read(path))
-    return tuple(states)
+        for model in models:
+            model.save(path)
+            files.append(Sound(path.read_bytes(), read(path), answers(vmg.load(path))))
+    return tuple(files)
 
 
 def answers(model) -> np.ndarray:
@@ -87,14 +85,6 @@ def answers(model) -> np.ndarray:
         return model.predict_frame(_table()).select_dtypes("number").to_numpy()
     X = np.random.default_rng(1).normal(size=(4, 3))
     return model.predict_proba(X) if hasattr(model, "predict_proba") else model.predict(X)
-
-
-@functools.cache
-def sound_answers(number: int) -> np.ndarray:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "model.vmg")
-        path.write_bytes(sound_files()[number])
-        return answers(vmg.load(path))
 
 
 def load(path: Path):
@@ -109,8 +99,8 @@ def load(path: Path):
 
 def mutated(rng: random.Random, folder: Path) -> str:
     """Bytes changed, cut out, put in, repeated: what loads must predict as the sound file does."""
-    number = rng.randrange(len(sound_files()))
-    data = bytearray(sound_files()[number])
+    sound = rng.choice(sound_files())
+    data = bytearray(sound.data)
     header = 8 + int.from_bytes(data[:8], "little")
     for _ in range(rng.choice((1, 1, 1, 2, 5, 20))):
         end = rng.choice((8, header, header, len(data)))
@@ -131,14 +121,14 @@ def mutated(rng: random.Random, folder: Path) -> str:
     model = load(path)
     if model is None:
         return "refused"
-    if not np.array_equal(answers(model), sound_answers(number)):
+    if not np.array_equal(answers(model), sound.answers):
         raise Finding("a changed file loads and predicts otherwise")
     return "unharmed"
 
 
 def forged(rng: random.Random, folder: Path) -> str:
     """A document or tensors changed before the digest is taken: what loads must predict without a traceback."""
-    tensors, document = copy.deepcopy(rng.choice(sound_states()))
+    tensors, document = copy.deepcopy(rng.choice(sound_files()).state)
     for _ in range(rng.choice((1, 1, 2, 4))):
         if rng.random() < 0.25:
             _change_tensors(rng, tensors)

@@ -3,6 +3,11 @@
 import numpy as np
 import pandas as pd
 import pytest
+import sklearn
+from sklearn.compose import make_column_transformer
+from sklearn.model_selection import GridSearchCV, cross_validate
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from quick import ensemble_classifier, ensemble_regressor, linear_table
 
@@ -21,6 +26,14 @@ def test_mapie_conformalizes(rows):
     split = regression.SplitConformalRegressor(ensemble_regressor(), confidence_level=0.9, prefit=False)
     _, interval = split.fit(X[:60], y[:60]).conformalize(X[60:], y[60:]).predict_interval(X)
     assert 0.8 < np.mean((interval[:, 0, 0] <= y) & (y <= interval[:, 1, 0])) <= 1
+    fitted = ensemble_regressor().fit(X, y)
+    point, interval = (
+        regression.SplitConformalRegressor(fitted, confidence_level=0.9, prefit=True)
+        .conformalize(X, y)
+        .predict_interval(X)
+    )
+    np.testing.assert_allclose(point, fitted.predict(X), atol=0.5)
+    assert ((interval[:, 0, 0] <= y) & (y <= interval[:, 1, 0])).mean() >= 0.9
     cross = regression.CrossConformalRegressor(ensemble_regressor(), confidence_level=0.9, cv=2)
     _, interval = cross.fit_conformalize(X, y).predict_interval(X[:5])
     assert interval.shape == (5, 2, 1)
@@ -71,16 +84,22 @@ def test_optuna_searches(rows):
 
 @pytest.mark.works_with("scikit-learn", "`Pipeline`, `GridSearchCV`, `cross_val_score`, `ColumnTransformer`, `clone`")
 def test_scikit_learn_searches_through_a_pipeline(rows):
-    from sklearn.compose import make_column_transformer
-    from sklearn.model_selection import GridSearchCV
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
     X, y = rows
     scaled = make_column_transformer((StandardScaler(), [0]), remainder="passthrough")
     pipeline = make_pipeline(scaled, ensemble_regressor())
     search = GridSearchCV(pipeline, {f"{pipeline.steps[-1][0]}__n_members": [1, 2]}, cv=2).fit(X, y)
     assert search.best_score_ > 0
+
+
+def test_weights_reach_the_fit_through_metadata_routing(rows):
+    X, y = rows
+    X, weight = pd.DataFrame(X).assign(c=["x", "y", "z"] * 40), np.where(np.arange(120) % 2, 1.0, 3.0)
+    X.columns = X.columns.astype(str)
+    with sklearn.config_context(enable_metadata_routing=True):
+        model = ensemble_regressor().set_fit_request(sample_weight=True).set_score_request(sample_weight=False)
+        found = cross_validate(model, X, y, cv=2, params={"sample_weight": weight}, return_estimator=True)
+    direct = ensemble_regressor().fit(X[60:], y[60:], weight[60:])
+    np.testing.assert_allclose(found["estimator"][0].predict(X), direct.predict(X))
 
 
 @pytest.mark.works_with("pandas, polars", "data frames in; `predict_frame` gives a data frame")

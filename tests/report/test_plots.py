@@ -68,7 +68,7 @@ def test_estimators_draw_arrays_and_classes():
     assert model.plot.effect(frame, "y").get_ylabel() == "probability"
     with pytest.raises(TableError, match="two columns of numbers"):
         model.plot.ignorance(frame, ("y", "kind"))
-    with pytest.raises(TableError, match="for regression; the task is classification"):
+    with pytest.raises(TableError, match="of numbers; the task is classification"):
         model.plot.intervals(frame)
     with pytest.raises(NotFittedError):
         TableRegressor().plot.intervals(X)

@@ -9,6 +9,7 @@ import io
 import re
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Concatenate, Generic, ParamSpec
 
 import matplotlib
@@ -89,27 +90,21 @@ OWN_FIGURE = "vmg: a picture of its own"  # the label of a figure whose height m
 LARGE = 10_000  # numbers from here on have their thousands apart
 
 
+@dataclass(frozen=True)
 class Picture(Generic[P]):
     """A function that draws on axes; called without them, it gives its picture as SVG in the house style."""
 
-    def __init__(
-        self,
-        draw: Callable[Concatenate[Axes, P], None],
-        description: str,
-        *,
-        width: float = WIDE,
-        height: float = TALL,
-        percent: str = "",
-        **axes: Any,
-    ) -> None:
-        self._draw, self._description, self._size = draw, description, (width, height)
-        self._percent, self._axes = percent, axes
+    draw: Callable[Concatenate[Axes, P], None]
+    description: str
+    size: tuple[float, float]  # inches
+    percent: str
+    axes: dict[str, Any]
 
     def on(self, ax: Axes, *args: P.args, **kwargs: P.kwargs) -> Axes:
         """Draw on axes."""
-        ax.set(**self._axes)
-        self._draw(ax, *args, **kwargs)
-        for letter in self._percent:
+        ax.set(**self.axes)
+        self.draw(ax, *args, **kwargs)
+        for letter in self.percent:
             percent_axis(ax.xaxis if letter == "x" else ax.yaxis)
         for axis in (ax.xaxis, ax.yaxis):
             _write_out(axis)
@@ -118,25 +113,27 @@ class Picture(Generic[P]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Markup:
         with matplotlib.rc_context(STYLE), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Glyph .* missing from")  # the browser has other fonts
-            figure = Figure(figsize=self._size, label=OWN_FIGURE)
+            figure = Figure(figsize=self.size, label=OWN_FIGURE)
             ax = self.on(figure.add_subplot(), *args, **kwargs)
             if ax.get_legend_handles_labels()[0]:  # above the axes, where it covers nothing
                 spaces = {"columnspacing": 1.3, "handletextpad": 0.5, "borderaxespad": 0.1}
                 figure.legend(loc="outside upper right", ncols=3, **spaces)
             text = io.StringIO()
             FigureCanvasSVG(figure).print_svg(text, metadata={"Date": None, "Creator": None})  # savefig draws twice
-        return _inline(text.getvalue(), self._description)
+        return _inline(text.getvalue(), self.description)
 
 
-def picture(description: str, **how: Any) -> Callable[[Callable[Concatenate[Axes, P], None]], Picture[P]]:
+def picture(
+    description: str, *, width: float = WIDE, height: float = TALL, percent: str = "", **axes: Any
+) -> Callable[[Callable[Concatenate[Axes, P], None]], Picture[P]]:
     """Make a picture of a function that draws on axes.
 
     Args:
         description: read out where the picture is not seen.
-        how: width and height in inches; ``percent``, the axes of shares by the letters x and y; and properties of the
-            axes, such as ``ylabel``.
+        percent: the axes of shares, by the letters x and y.
+        axes: properties of the axes, such as ``ylabel``.
     """
-    return lambda draw: Picture(draw, description, **how)
+    return lambda draw: Picture(draw, description, (width, height), percent, axes)
 
 
 def _inline(svg: str, description: str) -> Markup:

@@ -12,7 +12,7 @@ from matplotlib.colors import LinearSegmentedColormap
 
 from vmg.estimators import TableClassifier, TableModel, TableRegressor
 from vmg.prediction import ClassPrediction
-from vmg.report.facts import Contents, column_effects, read_columns, read_contents, read_intervals, read_reliability
+from vmg.report.facts import column_effects, read_columns, read_contents, read_intervals, read_reliability
 from vmg.report.figures import calibration_curve, effect_frame, effect_picture, interval_bars, reliability_diagram
 from vmg.report.panel import Colour, short
 from vmg.tables import TableError
@@ -51,13 +51,15 @@ class Plots:
 
     def intervals(self, X: Any, y: Any = None, ax: Axes | None = None) -> Axes:
         """90 % intervals of up to 60 rows in the order of their predictions, with the truth where it is known."""
-        contents = self._contents(X, y, "regression")
+        if self._model.task != "regression":
+            raise TableError(f"intervals are of numbers; the task is {self._model.task}")
+        contents = read_contents(self._model, self._frame(X, y))
         intervals = read_intervals(self._model, contents)
         return interval_bars.on(_axes(ax), contents, intervals, short(self._model.target))
 
     def calibration(self, X: Any, y: Any = None, ax: Axes | None = None) -> Axes:
         """How often stated probabilities come true: of values below a number, or of the likeliest class."""
-        contents = self._contents(X, y)
+        contents = read_contents(self._model, self._frame(X, y))
         if contents.scores is None:
             raise TableError(f"calibration needs rows whose target '{self._model.target}' is known")
         if isinstance(contents.prediction, ClassPrediction):
@@ -118,11 +120,6 @@ class Plots:
             return frame
         truth = np.asarray(y)
         return frame.assign(**{self._model.target: truth.astype(float) if truth.dtype == bool else truth})
-
-    def _contents(self, X: Any, y: Any, task: str | None = None) -> Contents:
-        if task not in (None, self._model.task):
-            raise TableError(f"this picture is for {task}; the task is {self._model.task}")
-        return read_contents(self._model, self._frame(X, y))
 
 
 def _axes(ax: Axes | None) -> Axes:
