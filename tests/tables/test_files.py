@@ -44,7 +44,9 @@ XY = {"a": [1, 2], "b": ["x", "y"]}
     ],
 )
 def test_rows_and_cells_of_a_text(text_file, text, expected):
-    assert read_table(text_file(text)).frame.to_dict("list") == expected
+    frame = read_table(text_file(text)).frame
+    assert frame.to_dict("list") == expected
+    assert all(frame[name].to_numpy().flags.writeable for name in frame)
 
 
 def test_missing_cells_in_many_spellings(text_file):

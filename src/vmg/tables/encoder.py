@@ -392,8 +392,8 @@ def _tells(numbers: Array | None, cells: Cells, values: NDArray[Any]) -> bool:
     are_values = values.dtype.kind == "f"
     if are_values and numbers is None:
         return False
-    pairs = pd.DataFrame({"cell": cells.texts if numbers is None else numbers, "target": values})
-    pairs = pairs.replace([np.inf, -np.inf], np.nan).dropna()
+    cell = cells.texts if numbers is None else np.where(np.isfinite(numbers), numbers, np.nan)
+    pairs = pd.DataFrame({"cell": cell, "target": values}).dropna()
     n_different = pairs["cell"].nunique()
     if len(pairs) < MIN_SUSPICIOUS_ROWS or (are_values and n_different < MIN_SUSPICIOUS_ROWS / 2):
         return False

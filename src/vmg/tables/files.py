@@ -117,7 +117,7 @@ def read_table(path: str | os.PathLike[str], **reading: Any) -> TableFile:
             return _typed_table(read_database(file, part, name, is_duck=is_duck), name)
     text = scan_text(path, rules, name)
     schema = text.schema(empty=pa.float64())
-    frame = pa.Table.from_batches(text.batches(schema), schema).to_pandas(split_blocks=True, self_destruct=True)
+    frame = pa.Table.from_batches(text.batches(schema), schema).to_pandas(self_destruct=True)
     if text.decimal_comma is not None:
         frame.attrs["decimal_comma"] = text.decimal_comma
     return TableFile(frame, text.notes)
