@@ -229,10 +229,10 @@ def lost_definitions(text: str) -> Iterator[str]:
 @cache
 def owners() -> list[Any]:
     """Where a function that is called without its module is looked for."""
-    modules = [importlib.import_module(f"vmg{part}") for part in ("", ".nn", ".scale", ".covariance", ".metrics")]
-    prediction = importlib.import_module("vmg.prediction")
-    classes = [value for module in (*modules, prediction) for value in vars(module).values() if isinstance(value, type)]
-    return [*modules, *classes]
+    parts = ("", ".nn", ".scale", ".covariance", ".metrics", ".prediction", ".estimators")
+    modules = [importlib.import_module(f"vmg{part}") for part in parts]
+    public = [getattr(module, name) for module in modules for name in module.__all__]  # whatever is loaded already
+    return [*modules, *(value for value in public if isinstance(value, type))]
 
 
 def unknown_options(tree: ast.AST) -> Iterator[str]:

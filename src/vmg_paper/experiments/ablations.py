@@ -68,10 +68,6 @@ def _estimator(table: str, seed: int, baseline: Baseline) -> Any:
     return baseline.regressor(hidden_layers(table), **options)
 
 
-def _factorised(table: str, seed: int) -> Any:
-    return _estimator(table, seed, MeanField())
-
-
 def _global_inducing(table: str, seed: int) -> GlobalInducingRegressor:
     return GlobalInducingRegressor(hidden_layers(table), n_steps=STEPS, batch_size=BATCH, random_state=seed)
 
@@ -104,7 +100,11 @@ RANK_ONE: Options = {"row_covariance": "rank_one", "column_covariance": "rank_on
 DENSE: Options = {"row_covariance": "dense", "column_covariance": "dense"}
 VARIANTS = (
     _variant(BASE, "diagonal U and V, pseudo-data, Gamma priors, one α a layer, the paper's KL"),
-    TableMethod("factorised", "a variance for every weight, no pseudo-data", _factorised),
+    TableMethod(
+        "factorised",
+        "a variance for every weight, no pseudo-data",
+        lambda table, seed: _estimator(table, seed, MeanField()),
+    ),
     TableMethod(
         "global inducing points",
         "pseudo-data of the whole network, 100 that start at rows; a true lower bound",

