@@ -44,16 +44,6 @@ def test_without_precision_the_posterior_is_the_prior():
     assert induced_posterior(features, outputs, 1e-12 * precision).kl_divergence().abs() < 1e-9
 
 
-def test_gradients_of_the_posterior():
-    noise = normal(R, C, seed=4)
-
-    def values(*tensors):
-        q = induced_posterior(*tensors)
-        return q.kl_divergence(), q.sample(noise)
-
-    assert torch.autograd.gradcheck(values, [t.requires_grad_() for t in problem()])
-
-
 def make(perturb, hidden=(4, 3), **options):
     return perturb(GlobalInducingMLP(IN, hidden, 2, **{"n_inducing": 5, "activation": "tanh", **options}))
 
