@@ -211,7 +211,7 @@ def reproduce(*arguments: str) -> int:
     from vmg.variational import VMGRegressor
     from vmg_paper.data import Table
     from vmg_paper.experiments import table1
-    from vmg_paper.experiments.table1_methods import TableMethod, fit_apart
+    from vmg_paper.experiments.table1_methods import TableMethod
 
     X = np.random.default_rng(0).normal(size=(308, 2))
     table1.load_table = lambda name: Table(name, X, X[:, 0], 20)
@@ -219,7 +219,7 @@ def reproduce(*arguments: str) -> int:
     def make(table: str, seed: int) -> VMGRegressor:
         return VMGRegressor((2,), n_pseudo=1, max_noise=0.1, max_iter=1, n_draws=2, random_state=seed)
 
-    table1.TABLE_METHODS["vmg"] = TableMethod("vmg", "", make, fit_apart, together=False)
+    table1.TABLE_METHODS["vmg"] = TableMethod("vmg", "", make, together=False)
     return command("reproduce", "table1", "--datasets", "yacht", "--methods", "vmg", *arguments)
 
 

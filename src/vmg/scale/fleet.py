@@ -195,12 +195,9 @@ class Fleet:
         if not parts:
             raise TableError(f"no row has both a value in the target '{self.target}' and a group with a model")
         scores, sizes = [score(model, rows) for model, rows in parts], [len(rows) for _, rows in parts]
-        power = {name: 2 if name == "rmse" else 1 for name in scores[0]}
-        means = {
-            name: float(np.average([one[name] ** k for one in scores], weights=sizes)) for name, k in power.items()
-        }
-        means = {name: value ** (1 / power[name]) for name, value in means.items()}
-        if "r2" in means:
+        means = {name: float(np.average([one[name] for one in scores], weights=sizes)) for name in scores[0]}
+        if "rmse" in means:
+            means["rmse"] = float(np.sqrt(np.average([one["rmse"] ** 2 for one in scores], weights=sizes)))
             spread = float(np.std(np.concatenate([model.target_values(rows) for model, rows in parts])))
             means["r2"] = 1 - (means["rmse"] / spread) ** 2 if spread > 0 else float("nan")
         return means | ({"rows": sum(sizes)} if "rows" in means else {})

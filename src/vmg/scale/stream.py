@@ -25,6 +25,7 @@ from vmg.fit.design import InputRange, Standardiser, ordinary_rows
 from vmg.fit.gaussian import RegressionEnsemble
 from vmg.model_file import from_bytes, to_bytes
 from vmg.scale.dataset import Dataset, open_dataset
+from vmg.scale.pooling import Estimator
 from vmg.tables import TableError
 from vmg.tables.cells import Cells, CellTable, count, listing, require_columns
 from vmg.tables.columns import TableChoices
@@ -34,7 +35,6 @@ from vmg.training import Callback
 __all__ = ["RowSample", "Update", "condition_on_all", "fit_dataset", "fit_on_sample", "update_model"]
 
 Array = NDArray[np.float64]
-Estimator = TableRegressor | TableClassifier
 
 SAMPLE_ROWS = 65_536
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # of predictions at the reference rows, which stand for training targets
