@@ -27,20 +27,8 @@ except ImportError:  # Windows, which has no such locks
     fcntl = None  # type: ignore[assignment]
 
 __all__ = [
-    "Run",
-    "RunError",
-    "RunFolder",
-    "append_lines",
-    "check_output",
-    "digest_file",
-    "file_stamp",
-    "locked",
-    "private_folder",
-    "read_lines",
-    "remove_private_folders",
-    "replacing",
-    "same_file",
-    "sync_folder",
+    *("Run", "RunError", "RunFolder", "append_lines", "check_output", "digest_file", "file_stamp", "locked"),
+    *("private_folder", "read_lines", "remove_private_folders", "replacing", "same_file", "sync_folder"),
 ]
 
 NAME_PART = 60  # characters of the old name in the temporary one, which must not become too long for the disk
@@ -65,12 +53,9 @@ def check_output(path: str | os.PathLike[str]) -> os.stat_result | None:
 
 def same_file(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> bool:
     """Whether two paths lead to one file, through links or other spellings, also where there is none yet."""
-    if os.path.realpath(a) == os.path.realpath(b):
-        return True
-    try:
-        return os.path.samefile(a, b)
-    except OSError:
-        return False
+    with suppress(OSError):
+        return os.path.realpath(a) == os.path.realpath(b) or os.path.samefile(a, b)
+    return False
 
 
 @contextmanager

@@ -18,17 +18,8 @@ import torch
 from torch import Tensor, distributed
 
 __all__ = [
-    "LostProcessError",
-    "add_up_",
-    "gather",
-    "gather_bytes",
-    "gather_rows",
-    "in_group",
-    "is_first",
-    "joined_by_torchrun",
-    "rank_and_size",
-    "send_",
-    "send_bytes",
+    *("LostProcessError", "add_up_", "gather", "gather_bytes", "gather_rows", "in_group", "is_first"),
+    *("joined_by_torchrun", "rank_and_size", "send_", "send_bytes"),
 ]
 
 T = TypeVar("T")

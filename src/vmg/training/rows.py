@@ -62,10 +62,9 @@ def take_rows(rows: Tensor, index: Tensor, *, own: bool) -> Tensor:
     index = index.to(rows.device)
     if not own:
         return rows[index]
-    n_batch = index.dim() - 1
-    flat, flat_index = rows.flatten(0, n_batch), index.flatten(0, -2)
-    offset = torch.arange(flat_index.shape[0], device=rows.device).unsqueeze(-1) * rows.shape[n_batch]
-    taken: Tensor = flat[flat_index + offset].unflatten(0, index.shape[:n_batch])
+    flat, places = rows.flatten(0, index.dim() - 2), index.flatten(0, -2)  # [replicas, N, ...], [replicas, B]
+    replicas = torch.arange(len(flat), device=rows.device).unsqueeze(-1)
+    taken: Tensor = flat[replicas, places].unflatten(0, index.shape[:-1])
     return taken
 
 
