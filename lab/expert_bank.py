@@ -28,7 +28,7 @@ from scipy import stats
 from vmg import TableRegressor
 from vmg.fit.boosted_trees import BoostedTrees
 from vmg.fit.calibration import Calibration
-from vmg.fit.design import InputRange, Standardiser, choose_size, regions, squash
+from vmg.fit.design import FitSettings, InputRange, Standardiser, choose_size, regions, squash
 from vmg.fit.ensemble import Function
 from vmg.fit.gaussian import RegressionEnsemble, RegressionMembers, held_out_functions
 from vmg.fit.gaussian_process import GaussianProcess
@@ -119,7 +119,7 @@ def bank(name: str, rows: Rows, seed: int, file: Path) -> None:
         kept["seconds"][expert] = time.process_time() - started
         started = time.process_time()
 
-    trained = train_ensemble(RegressionMembers, x, y[:, None], None, size=size, seed=seed)
+    trained = train_ensemble(RegressionMembers, x, y[:, None], None, FitSettings(size, seed))
     members, soft = trained.members, trained.rows.x
     members.update(soft, y[:, None], None)
     posterior = members.head.posterior()

@@ -7,7 +7,7 @@ from scipy import optimize, stats
 
 from vmg.fit.calibration import MemberPredictions
 from vmg.fit.classes import ClassificationMembers
-from vmg.fit.design import Design, FitRows, Size, TrainingPlan, choose_size
+from vmg.fit.design import Design, FitRows, FitSettings, Size, TrainingPlan, choose_size
 from vmg.fit.gaussian import RegressionMembers, fit_regression, squash
 from vmg.fit.glm import fit_scalar
 from vmg.fit.trainer import Adam, train_members
@@ -189,13 +189,15 @@ def test_the_score_is_of_rows_with_weight_alone():
 # -- held-out samples: predictions of a fit's rows before members have seen them ---------------------------------------
 
 
-TWELVE = Size((5,), ("relu", "tanh"), 12, TrainingPlan(30, 20, 10))  # so that every row is held out once
+TWELVE = FitSettings(
+    Size((5,), ("relu", "tanh"), 12, TrainingPlan(30, 20, 10)), 0
+)  # so that every row is held out once
 
 
 def test_a_fit_gives_held_out_distributions_of_its_rows():
     """Each row once, as if new: as wide as new rows, and unlike what members say of rows that they have seen."""
     x, y = table()
-    fitted = fit_regression(x, y, None, size=TWELVE, input_noise=False, seed=0)
+    fitted = fit_regression(x, y, None, TWELVE, input_noise=False)
     rows, said = fitted.held_out
     assert np.array_equal(np.sort(rows), np.arange(N))
     at = [list(rows).index(row) for row in (7, 3)]
@@ -205,12 +207,12 @@ def test_a_fit_gives_held_out_distributions_of_its_rows():
     low, high = np.moveaxis(said.interval(0.9), -1, 0)
     assert 0.6 < ((low < y[rows]) & (y[rows] < high)).mean() <= 1
     assert said.row_covariance().shape == (N, N, 1)
-    assert fit_regression(x[:8], y[:8], None, size=TWELVE, input_noise=True, seed=0).held_out is None
+    assert fit_regression(x[:8], y[:8], None, TWELVE, input_noise=True).held_out is None
 
 
 def test_held_out_rows_of_counts():
     x, y = table()
     counts = np.floor(np.exp(1 + y[:, 0]))
-    rows, said = fit_scalar(x, counts, Poisson.for_targets(counts, None), None, size=TWELVE, seed=0).held_out
+    rows, said = fit_scalar(x, counts, Poisson.for_targets(counts, None), None, TWELVE).held_out
     assert np.array_equal(np.sort(rows), np.arange(N))
     assert np.corrcoef(said.mean, counts[rows])[0, 1] > 0.5

@@ -86,21 +86,6 @@ def test_kl_broadcasts_a_shared_prior():
     assert_close(kl_divergence(p, q), kl_divergence(p.expand((2, 3)), q))
 
 
-def test_kl_of_the_paper_for_diagonals_against_the_standard_prior():
-    q, M, U, V = random_matrix_normal("diagonal", "diagonal")
-    ones = [Diagonal(torch.ones(n, dtype=torch.float64)) for n in (R, C)]
-    p = MatrixNormal(torch.zeros(R, C, dtype=torch.float64), *ones)
-    row_variance, column_variance = U.diagonal(), V.diagonal()
-    expected = 0.5 * (
-        row_variance.sum() * column_variance.sum()
-        + M.norm() ** 2
-        - R * C
-        - C * row_variance.log().sum()
-        - R * column_variance.log().sum()
-    )
-    assert_close(kl_divergence(q, p), expected)
-
-
 @pytest.mark.parametrize("row", FAMILIES)
 @pytest.mark.parametrize("column", FAMILIES)
 def test_gradients(row, column):

@@ -15,6 +15,7 @@ from sklearn.utils._param_validation import StrOptions
 from vmg.estimators.base import DRAWS, Array, ClassesMixin, parameter
 from vmg.estimators.table_estimator import TableEstimator
 from vmg.fit.classes import ClassificationEnsemble, fit_classification
+from vmg.fit.design import FitSettings
 from vmg.prediction import ClassPrediction
 
 __all__ = ["TableClassifier"]
@@ -84,16 +85,9 @@ categorical, ignore, date_formats, decimal, random_state, verbose
         if self.class_weight is not None:
             self.class_weights_ = _class_weights(self.class_weight, self.classes_, y, weight)
         weight = self._weigh_classes(y, weight)
-        fitted = fit_classification(
-            self._standardise(X, weight),
-            np.searchsorted(self.classes_, y),
-            len(self.classes_),
-            weight,
-            size=self._size(len(X), classes=True),
-            seed=self.seed_,
-            experts=self._expert_names(),
-            callbacks=self._callbacks,
-        )
+        x, labels = self._standardise(X, weight), np.searchsorted(self.classes_, y)
+        settings = FitSettings(self._size(len(X), classes=True), self.seed_, self._callbacks)
+        fitted = fit_classification(x, labels, len(self.classes_), weight, settings, self._expert_names())
         self.ensemble_, self.history_ = fitted.ensemble, fitted.history
 
     def _update(self, X: Array, y: NDArray[Any], weight: Array | None) -> Array:

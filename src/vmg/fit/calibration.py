@@ -52,11 +52,8 @@ __all__ = [
 
 Positions = NDArray[np.int64]
 
-INFLATION_ROWS = 10.0
-"""Rows that the prior log c ~ N(0, 1) counts as: few held-out rows change c little."""
-
-FIRST_STEP = 0.5
-"""Step that a search begins with, in the logarithm of a factor."""
+INFLATION_ROWS = 10.0  # that the prior log c ~ N(0, 1) counts as: few held-out rows change c little
+FIRST_STEP = 0.5  # of a search, in the logarithm of a factor
 
 
 # -- rows that members have not seen ----------------------------------------------------------------------------------
@@ -132,11 +129,8 @@ class HeldOutPredictions:
 
 # -- numbers: a Student t ---------------------------------------------------------------------------------------------
 
-FEWEST_DEGREES = 3.0
-"""Fewest degrees of freedom: below, a standard deviation says little."""
-MOST_DEGREES = 100.0
-NORMAL_DEGREES = 1e6
-"""A Student t of so many is a normal distribution."""
+FEWEST_DEGREES, MOST_DEGREES = 3.0, 100.0  # of freedom: with fewer a standard deviation says little
+NORMAL_DEGREES = 1e6  # a Student t of so many is a normal distribution
 DEGREES_ROWS = 3.0  # rows that the prior log ν ~ N(2, 2²) counts as
 INFLATION_STARTS = (0.0, 2.0)  # of log c, where the search begins
 KNOWN = 0.95  # of held-out rows have a stated variance below q
@@ -215,8 +209,7 @@ def calibrate(
 
 # -- a likelihood of one function -------------------------------------------------------------------------------------
 
-SHARPNESS_ROWS, THETA_ROWS = 10.0, 1.0
-"""Rows that the priors log κ ~ N(0, ½²) and θ ~ N(members' own, 1) count as."""
+SHARPNESS_ROWS, THETA_ROWS = 10.0, 1.0  # that the priors log κ ~ N(0, ½²) and θ ~ N(members' own, 1) count as
 LIMIT = 20.0  # of |log c| and |log κ|
 NODES = 15
 

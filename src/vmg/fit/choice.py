@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vmg.fit.calibration import NORMAL_DEGREES
-from vmg.fit.design import MIN_ROWS, Size, Standardiser, ordinary_rows
+from vmg.fit.design import MIN_ROWS, FitSettings, Size, Standardiser, ordinary_rows
 from vmg.fit.ensemble import HeldOutSample
 from vmg.fit.gaussian import RegressionEnsemble, fit_regression
 from vmg.fit.glm import ScalarEnsemble, fit_scalar
@@ -169,17 +169,18 @@ class TargetFitter:
         x, y, weight = x[kept], y[kept], np.ones(int(kept.sum())) if weight is None else weight[kept]
         transform = choose_transform(name, y, rectify=self.rectify)
         values = before_transform(transform, y)
-        options: dict[str, Any] = {"size": self.size_of(len(x)), "seed": self.seed, "callbacks": self.callbacks}
+        settings = FitSettings(self.size_of(len(x)), self.seed, self.callbacks)
         if kind.closed_form:
             columns = values.reshape(len(x), -1)
             scaling = self.scaling or Standardiser.fit(columns, weight)
-            options |= {"degrees": NORMAL_DEGREES if name == "normal" else None, "experts": self.experts}
-            fitted = fit_regression(x, scaling.transform(columns), weight, input_noise=self.input_noise, **options)
+            degrees = NORMAL_DEGREES if name == "normal" else None
+            options: dict[str, Any] = {"input_noise": self.input_noise, "degrees": degrees, "experts": self.experts}
+            fitted = fit_regression(x, scaling.transform(columns), weight, settings, **options)
         else:
             values = values if kind.paired else values.reshape(len(x))
             likelihood = scalar_likelihood(name).for_targets(values, weight)
             scaling = Standardiser(np.zeros(1), np.ones(1))  # the likelihood knows that of its targets
-            fitted = fit_scalar(x, likelihood.targets(values), likelihood, weight, **options)
+            fitted = fit_scalar(x, likelihood.targets(values), likelihood, weight, settings)
         model, held = TargetModel(fitted.ensemble, scaling, transform), fitted.held_out
         if held is not None:
             held = HeldOutSample(np.flatnonzero(kept)[held.rows], model.in_units(held.predictions))

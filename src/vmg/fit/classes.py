@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vmg.fit.boosted_trees import BoostedTrees, class_log_probabilities, grow_class_trees
 from vmg.fit.calibration import Factors, MemberPredictions, calibrate_classes
-from vmg.fit.design import InputRange, Size, squash, threads_for
+from vmg.fit.design import FitSettings, InputRange, squash, threads_for
 from vmg.fit.ensemble import Ensemble, Fitted
 from vmg.fit.glm import OptimisedMembers, mean_score, posterior_of_all_rows
 from vmg.fit.stacking import FEWEST_ROWS, MOST_ROWS
@@ -24,7 +24,6 @@ from vmg.fit.trainer import train_ensemble
 from vmg.math.distributions import Array
 from vmg.math.softmax_evidence import RowSpread, SoftmaxPosterior, improve, mean_probabilities, softmax_step
 from vmg.model_file import require_shapes
-from vmg.training import Callback
 
 __all__ = ["ClassificationEnsemble", "ClassificationMembers", "fit_classification", "improve_on"]
 
@@ -166,23 +165,14 @@ def improve_on(
 
 
 def fit_classification(
-    x: Array,
-    y: NDArray[np.int64],
-    n_classes: int,
-    weight: Array | None,
-    *,
-    size: Size,
-    seed: int,
-    experts: Sequence[str] = (),
-    callbacks: Sequence[Callback] = (),
+    x: Array, y: NDArray[np.int64], n_classes: int, weight: Array | None, settings: FitSettings, experts: Sequence[str]
 ) -> Fitted:
     """Fit to rows in standard units, x [N, D], with labels y [N] from 0 to K − 1.
 
     Of ``experts`` beside the networks, classes know boosted trees.
     """
-    with threads_for(size.step_work(*x.shape)):
-        kind, options = ClassificationMembers, dict[str, Any](n_classes=n_classes)
-        trained = train_ensemble(kind, x, y, weight, size=size, seed=seed, callbacks=callbacks, **options)
+    with threads_for(settings.size.step_work(*x.shape)):
+        trained = train_ensemble(ClassificationMembers, x, y, weight, settings, n_classes=n_classes)
         (rows, held), factors, trees = (trained.rows, trained.held), Factors(), None
         if held is not None:
             by_trees: list[Array] = []
@@ -191,7 +181,7 @@ def fit_classification(
                 if grown is not None:
                     trees, fading = grown[0], held.factor[..., None]
                     by_trees = [log_q[held.index] / own for log_q, own in zip(grown[1], fading, strict=True)]
-            factors = calibrate_classes(held, seed, by_trees)
+            factors = calibrate_classes(held, settings.seed, by_trees)
         weights, kept = posterior_of_all_rows(trained), trees if factors.trust else None
         ensemble = ClassificationEnsemble(trained.members, InputRange.of(rows.x), *weights, factors, kept)
         return Fitted(ensemble, trained.history, None)

@@ -6,13 +6,13 @@ rows: a member that has not seen a region must be unsure of it, and by how much 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 from threading import Lock, current_thread, main_thread
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,20 +23,19 @@ from threadpoolctl import ThreadpoolController
 
 from vmg.likelihoods.families import LIKELIHOODS, LogNormal
 from vmg.math.distributions import Array
+from vmg.training import Callback
 
 __all__ = [
     "Design",
     "FitRows",
-    "Group",
+    "FitSettings",
     "InputRange",
     "Size",
     "Standardiser",
     "TrainingPlan",
     "choose_size",
     "count_directions",
-    "find_repeats",
     "ordinary_rows",
-    "random_folds",
     "regions",
     "squash",
     "threads_for",
@@ -218,9 +217,7 @@ FEW = Size((100,), ("relu", "tanh"), 12, TrainingPlan(max_steps=400, patience=40
 MANY = Size((50, 50), ("relu", "tanh"), 6, TrainingPlan(max_steps=1500, patience=100, refit_steps=100, batch_rows=2048))
 """With many rows two layers learn more than one, and fewer members are enough."""
 
-MANY_CLASSIFIED = Size(
-    (100,), ("relu", "tanh"), 8, TrainingPlan(max_steps=600, patience=60, refit_steps=60, batch_rows=2048)
-)
+CLASSES = Size((100,), ("relu", "tanh"), 8, TrainingPlan(max_steps=600, patience=60, refit_steps=60, batch_rows=2048))
 """One wide layer was better than two on most tables of classes."""
 
 
@@ -228,7 +225,15 @@ def choose_size(n_rows: int, *, classes: bool = False) -> Size:
     """Choose by the number of rows; sizes were chosen on held-out training rows of the development tables."""
     if n_rows < MANY_ROWS:
         return FEW
-    return MANY_CLASSIFIED if classes else MANY
+    return CLASSES if classes else MANY
+
+
+class FitSettings(NamedTuple):
+    """The size of a fit, the seed of its random numbers, and who is told of its progress."""
+
+    size: Size
+    seed: int
+    callbacks: Sequence[Callback] = ()
 
 
 FEW_INPUTS = 200  # that are linear features of their own, however few rows there are

@@ -25,7 +25,7 @@ from vmg.fit.calibration import (
     calibrate,
     held_out_errors,
 )
-from vmg.fit.design import InputRange, Size, squash, threads_for
+from vmg.fit.design import FitSettings, InputRange, squash, threads_for
 from vmg.fit.ensemble import (
     Ensemble,
     Fitted,
@@ -48,7 +48,6 @@ from vmg.nn.anchored import AnchoredFunctions
 from vmg.nn.outputs import GaussianOutput
 from vmg.prediction import StudentPrediction
 from vmg.prediction.base import Factor, all_together
-from vmg.training import Callback
 
 __all__ = [
     "FunctionEnsemble",
@@ -285,13 +284,11 @@ def fit_regression(
     x: Array,
     y: Array,
     weight: Array | None,
+    settings: FitSettings,
     *,
-    size: Size,
-    seed: int,
     input_noise: bool,
     degrees: float | None = None,
     experts: Sequence[str] = (),
-    callbacks: Sequence[Callback] = (),
 ) -> Fitted:
     """Fit an ensemble to rows in standard units, x [N, D] and y [N, C].
 
@@ -299,9 +296,8 @@ def fit_regression(
     outputs, very many rows and too few to hold any out have networks alone.
     """
     n_outputs = y.shape[1]
-    with threads_for(size.step_work(*x.shape)):
-        options: dict[str, Any] = {"size": size, "seed": seed, "callbacks": callbacks, "n_outputs": n_outputs}
-        trained = train_ensemble(RegressionMembers, x, y, weight, **options)
+    with threads_for(settings.size.step_work(*x.shape)):
+        trained = train_ensemble(RegressionMembers, x, y, weight, settings, n_outputs=n_outputs)
         members, rows, held = trained.members, trained.rows, trained.held
         members.update(rows.x, y, rows.weight)  # on all rows, whatever each saw in training
         inputs, constant = InputRange.of(rows.x), (None,) * n_outputs

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from vmg.fit.calibration import NORMAL_DEGREES, Factors, MemberPredictions, calibrate_scalar
-from vmg.fit.design import InputRange, Size, squash, threads_for
+from vmg.fit.design import FitSettings, InputRange, squash, threads_for
 from vmg.fit.ensemble import Fitted, Function, HeldOutSample
 from vmg.fit.gaussian import FunctionEnsemble
 from vmg.fit.trainer import MemberRun, Members, train_ensemble
@@ -37,7 +36,6 @@ from vmg.math.scalar_evidence import (
 from vmg.model_file import require_shapes
 from vmg.prediction import GLMPrediction, NumberPrediction, StudentPrediction
 from vmg.prediction.base import Factor, all_together, scaled_factor
-from vmg.training import Callback
 
 __all__ = ["OptimisedMembers", "ScalarEnsemble", "ScalarMembers", "fit_scalar", "mean_score", "posterior_of_all_rows"]
 
@@ -198,20 +196,10 @@ class ScalarEnsemble(FunctionEnsemble[ScalarMembers]):
         return replace(self, mean=after.mean, root=after.root.contiguous(), input_range=inputs)
 
 
-def fit_scalar(
-    x: Array,
-    y: Array,
-    likelihood: ScalarLikelihood,
-    weight: Array | None,
-    *,
-    size: Size,
-    seed: int,
-    callbacks: Sequence[Callback] = (),
-) -> Fitted:
+def fit_scalar(x: Array, y: Array, likelihood: ScalarLikelihood, weight: Array | None, settings: FitSettings) -> Fitted:
     """Fit to rows in standard units, x [N, D], and targets y [N] or [N, 2] as the likelihood takes them."""
-    with threads_for(size.step_work(*x.shape)):
-        options: dict[str, Any] = {"likelihood": likelihood}
-        trained = train_ensemble(ScalarMembers, x, y, weight, size=size, seed=seed, callbacks=callbacks, **options)
+    with threads_for(settings.size.step_work(*x.shape)):
+        trained = train_ensemble(ScalarMembers, x, y, weight, settings, likelihood=likelihood)
         members, held = trained.members, trained.held
         theta, calibration, sample = members.theta.detach().mean(0).numpy(), Factors(), None
         if held is not None:

@@ -28,8 +28,7 @@ PRECISIONS = (100.0, 30.0, 10.0, 3.0, 1.0, 0.3)
 LIMIT = 8.0  # of |log σ²(x) − log σ²|
 FOLDS = 4
 STEPS, DAMPING, TOLERANCE = 25, 0.7, 1e-3
-MIN_ROWS = 40
-"""Fewer held-out errors cannot tell noise that changes from noise that does not."""
+MIN_ROWS = 40  # fewer held-out errors cannot tell noise that changes from noise that does not
 
 
 @dataclass(frozen=True)

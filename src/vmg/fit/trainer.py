@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vmg.fit.calibration import HeldOutPredictions, MemberPredictions
-from vmg.fit.design import FitRows, Size, TrainingPlan, count_directions
+from vmg.fit.design import FitRows, FitSettings, TrainingPlan, count_directions
 from vmg.math.distributions import Array
 from vmg.math.evidence import group_precision, log_precision_prior
 from vmg.math.linalg import NotPositiveDefiniteError
@@ -129,22 +129,14 @@ class Batch:
 
 
 def train_ensemble(
-    kind: Callable[..., Kind],
-    x: Array,
-    y: NDArray[Any],
-    weight: Array | None,
-    *,
-    size: Size,
-    seed: int,
-    callbacks: Sequence[Callback] = (),
-    **options: Any,
+    kind: Callable[..., Kind], x: Array, y: NDArray[Any], weight: Array | None, settings: FitSettings, **options: Any
 ) -> MemberRun[Kind]:
     """Train new members on rows in standard units, and choose the rows that each must not see.
 
     Members are of a ``kind`` with these options; they end in double precision, so that a row gets the same numbers
     whatever others come with it.
     """
-    n_directions = count_directions(*x.shape)
+    (size, seed, callbacks), n_directions = settings, count_directions(*x.shape)
     with torch.random.fork_rng(devices=[]):
         members = kind(x.shape[1], size.hidden, size.activations, size.n_members, n_directions, **options)
     rows = FitRows.of(x, y, weight, size.n_members, seed)
