@@ -16,14 +16,8 @@ from scipy import special, stats
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
-from vmg.likelihoods.scalar import (
-    HEADROOM,
-    MOST_NUMBERS,
-    NamedLikelihood,
-    ScalarLikelihood,
-    TargetKind,
-    is_whole,
-)
+from vmg.likelihoods.gaussian import LOG_2PI
+from vmg.likelihoods.scalar import HEADROOM, MOST_NUMBERS, NamedLikelihood, ScalarLikelihood, TargetKind, is_whole
 
 __all__ = [
     "LIKELIHOODS",
@@ -44,9 +38,6 @@ MOST_TRIALS = 1_000_000
 SMALL_SHARE = 1e-6  # least mean of a share: at an end of the unit interval its density would be a spike
 END = 1e4  # stands for the cut beyond the last level: a logistic function of it is 0 or 1
 FAR = 1e6  # stands for an infinite bound, in units of the noise
-
-
-# -- numbers, in closed form ------------------------------------------------------------------------------------------
 
 
 class Student(NamedLikelihood):
@@ -82,9 +73,6 @@ class LogNormal(NamedLikelihood):
         """Amount that is added before the logarithm: nothing if all are positive, else half the least."""
         positive = y[y > 0]
         return 0.0 if len(positive) == len(y) else 0.5 * float(positive.min()) if len(positive) else 1.0
-
-
-# -- counts -----------------------------------------------------------------------------------------------------------
 
 
 def _size(theta: Tensor) -> Tensor:
@@ -182,9 +170,6 @@ class NegativeBinomial(Counts):
     def cdf(self, index: Array, f: Array, theta: Array) -> Array:  # as fast again
         _, r, share = self.distribution(f, theta)
         return np.where(index < 0, 0.0, special.betainc(r, np.maximum(index, 0) + 1, share))
-
-
-# -- targets between bounds -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -427,13 +412,13 @@ class Censored(ScalarLikelihood):
 
     def log_prob(self, f: Tensor, y: Tensor, theta: Tensor) -> Tensor:
         a, b, seen, sigma = self._standard(f, y, theta)
-        density = -0.5 * torch.where(seen, a, 0.0).square() - sigma.log() - 0.5 * float(np.log(2 * np.pi))
+        density = -0.5 * torch.where(seen, a, 0.0).square() - sigma.log() - 0.5 * LOG_2PI
         return torch.where(seen, density - float(np.log(self.scale)), _log_between(a, b, seen))
 
     def derivatives(self, f: Tensor, y: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
         a, b, seen, sigma = self._standard(f, y, theta)
         log_mass = _log_between(a, b, seen)
-        at_a, at_b = (_density_over(z, log_mass) for z in (a, b))
+        at_a, at_b = (torch.exp(-0.5 * (z.square() + LOG_2PI) - log_mass) for z in (a, b))  # density over mass
         first = (at_a - at_b) / sigma
         second = (a * at_a - b * at_b) / sigma.square() - first.square()
         exact = torch.where(seen, a, 0.0) / sigma
@@ -460,17 +445,9 @@ def _log_between(a: Tensor, b: Tensor, seen: Tensor) -> Tensor:
     return at_high + torch.log1p(-ratio)
 
 
-def _density_over(z: Tensor, log_mass: Tensor) -> Tensor:
-    """Normal density at a bound over the mass between bounds."""
-    return torch.exp(-0.5 * z.square() - 0.5 * float(np.log(2 * np.pi)) - log_mass)
-
-
 LIKELIHOODS: dict[str, type[NamedLikelihood]] = {
     kind.name: kind
-    for kind in (
-        *(Student, Normal, LogNormal),
-        *(Ordinal, NegativeBinomial, Poisson, Beta, Binomial, Censored),
-    )
+    for kind in (Student, Normal, LogNormal, Ordinal, NegativeBinomial, Poisson, Beta, Binomial, Censored)
 }
 """All likelihoods, in the order in which "auto" compares them."""
 

@@ -42,17 +42,13 @@ Seed = int | Generator | None
 Factor = Callable[[], Array]
 """Makes F [K, N, C], with FᵀF the covariance between rows of each output's function, where it is asked for."""
 
-ANYTHING, ANYTHING_DF = 1e-6, 3.0
-"""The share of rows whose target may be anything, and the degrees of freedom of the Student t that it has then."""
-
-ROWS_AT_ONCE = 5_000
-"""Rows that are predicted together, so that memory does not grow with them."""
+ANYTHING, ANYTHING_DF = 1e-6, 3.0  # share of rows whose target may be anything, and the t's degrees that it has then
+ROWS_AT_ONCE = 5_000  # rows that are predicted together, so that memory does not grow with them
 
 SCORE_LEVELS = special.ndtr(np.linspace(-5.2, 5.2, 41))[:, None, None]
 """Levels of the quantiles between which the CRPS is integrated: what lies beyond them has a squared weight of 1e-14."""
 
-SCORE_NODES, SCORE_WEIGHTS = np.polynomial.legendre.leggauss(3)
-"""Nodes on [−1, 1] of each of these integrals."""
+SCORE_NODES, SCORE_WEIGHTS = np.polynomial.legendre.leggauss(3)  # on [−1, 1], of each of these integrals
 
 
 def row_pieces(n_rows: int) -> Iterator[slice]:
@@ -323,9 +319,7 @@ class NumberPrediction(ABC):
         functions, _ = np.random.default_rng(random_state).spawn(2)
         return self._shaped(self._draw(n_samples, functions, None))
 
-    # -- under the names of SciPy's distributions ---------------------------------------------------------------------
-
-    logpdf, ppf = log_prob, quantile
+    logpdf, ppf = log_prob, quantile  # the names of SciPy's distributions, as are those of the next two
 
     def pdf(self, y: ArrayLike) -> Array:
         """The density of each row at y [N], all outputs together; of a value that has a probability, that."""

@@ -34,20 +34,12 @@ if TYPE_CHECKING:
 
 __all__ = ["AtomPrediction", "MixturePrediction", "Prediction"]
 
-
 LEAST_CHANCE = 1e-6  # of an atom, and of everything else
 TINY = np.finfo(np.float64).epsneg
 NORMAL_DF = 1e12  # stands for infinite degrees of freedom where a formula needs a number
-
-MOST_KNOTS = 512
-"""Values between which a score is integrated, of all rows together; more are thinned for each row."""
-
-
-SCORE_POINTS = 4096
-"""Points of all components together that stand for a mixture in its score."""
-
-SCORE_ROWS = 500
-"""Rows whose points are in memory together."""
+MOST_KNOTS = 512  # values between which a score is integrated, of all rows together; more are thinned for each row
+SCORE_POINTS = 4096  # points of all components together that stand for a mixture in its score
+SCORE_ROWS = 500  # rows whose points are in memory together
 
 
 def _pooled_knots(values: Array) -> Array:

@@ -26,14 +26,9 @@ from vmg.prediction.mixture import Prediction
 
 __all__ = ["FrozenModel", "ModelPrediction", "Moments", "draw_functions", "freeze_draws", "predict", "sample_functions"]
 
-NUMBERS_AT_ONCE = 2**19
-"""Numbers of a layer's output, all samples together: more rows come in chunks, which fit into the processor's cache."""
-
-WEIGHTS_AT_ONCE = 2**24
-"""Weights of drawn networks: more samples come in groups, so that memory does not grow with their number."""
-
-DRAWS_KEPT = 2**26
-"""Numbers of all draws of a model's output, up to which a prediction keeps them."""
+NUMBERS_AT_ONCE = 2**19  # of a layer's output, all samples together: chunks of rows fit into the processor's cache
+WEIGHTS_AT_ONCE = 2**24  # of drawn networks: more samples come in groups, as memory must not grow with their number
+DRAWS_KEPT = 2**26  # numbers of all draws of a model's output, up to which a prediction keeps them
 
 
 @torch.no_grad()

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["StudentPrediction"]
 
-KNOTS = np.linspace(-7.9, 7.9, 2**12 + 1)
-"""Standard normal numbers at which draws know the quantiles of the noise; beyond are 1e-15 of probability."""
+KNOTS = np.linspace(-7.9, 7.9, 2**12 + 1)  # normal numbers at which draws know quantiles; beyond are 1e-15
 
 
 @dataclass(frozen=True, repr=False)
