@@ -11,7 +11,7 @@ from torch import nn
 import vmg.prediction.networks
 from reference import assert_moments
 from vmg.likelihoods import CategoricalLikelihood, GaussianLikelihood, KnownNoiseLikelihood
-from vmg.nn import MLP, BayesianHead, add_lora, bayesianize, fixed_draw, replicate
+from vmg.nn import MLP, BayesianHead, HeadEnsemble, add_lora, bayesianize, fixed_draw, replicate
 from vmg.prediction import draw_functions
 
 
@@ -77,27 +77,24 @@ def test_functions_have_the_joint_distribution_of_the_layer(perturb):
 # -- questions that predictions of tables answer too ------------------------------------------------------------------
 
 
-def regression_models():
-    x = torch.randn(60, 3)
-    y = x[:, :2].sin() + 0.1 * torch.randn(60, 2)
-    net = nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 2))
-    noise, known = GaussianLikelihood(2), KnownNoiseLikelihood(0.3)
-    converted, adapted = bayesianize(net, initial_scale=0.5), add_lora(net, initial_scale=0.5)
-    vmg.elbo(converted, noise, x, y, n_data=60)
-    return x, {
-        "converted": (converted, noise),
-        "lora": (adapted, known),
-        "replicas": (replicate(net, 4), known),
-        "head": (BayesianHead(net).fit(x, y), None),
-        "heads": ([BayesianHead(net).fit(x, y) for _ in range(2)], None),
-        "a model and replicas": ([adapted, replicate(net, 4)], known),
-    }
+MODELS = {
+    "converted": lambda net, x, y: bayesianize(net, initial_scale=0.5),
+    "lora": lambda net, x, y: add_lora(net, initial_scale=0.5),
+    "replicas": lambda net, x, y: replicate(net, 4),
+    "head": lambda net, x, y: BayesianHead(net).fit(x, y),
+    "heads": lambda net, x, y: HeadEnsemble([net, copy.deepcopy(net)]).fit(x, y),
+    "a model and replicas": lambda net, x, y: [add_lora(net, initial_scale=0.5), replicate(net, 4)],
+}
 
 
-@pytest.mark.parametrize("kind", ["converted", "lora", "replicas", "head", "heads", "a model and replicas"])
+@pytest.mark.parametrize("kind", MODELS)
 def test_predictions_of_numbers_answer_as_those_of_tables(kind):
-    x, models = regression_models()
-    model, likelihood = models[kind]
+    x, net = torch.randn(60, 3), nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 2))
+    y = x[:, :2].sin() + 0.1 * torch.randn(60, 2)
+    model, likelihood = MODELS[kind](net, x, y), None if "head" in kind else KnownNoiseLikelihood(0.3)
+    if kind == "converted":
+        likelihood = GaussianLikelihood(2)
+        vmg.elbo(model, likelihood, x, y, n_data=60)
     found = vmg.predict(model, x, likelihood=likelihood, n_samples=20)
     middle, ends = found.quantile(0.5), found.interval(0.8)
     assert middle.shape == (60, 2) and ends.shape == (60, 2, 2)
@@ -127,18 +124,11 @@ def test_densities_are_those_of_the_drawn_functions():
     torch.testing.assert_close(found.log_prob(y), expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["converted", "lora", "replicas", "head", "heads"])
+@pytest.mark.parametrize("kind", MODELS)
 def test_predictions_of_classes_have_their_entropies(kind):
     x, net = torch.randn(60, 3), nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 3))
     y = net(x).argmax(-1)
-    model = {
-        "converted": lambda: bayesianize(net, initial_scale=0.5),
-        "lora": lambda: add_lora(net, initial_scale=0.5),
-        "replicas": lambda: replicate(net, 4),
-        "head": lambda: BayesianHead(net).fit(x, y),
-        "heads": lambda: [BayesianHead(net).fit(x, y) for _ in range(2)],
-    }[kind]()
-    found = vmg.predict(model, x, likelihood=CategoricalLikelihood(), n_samples=20)
+    found = vmg.predict(MODELS[kind](net, x, y), x, likelihood=CategoricalLikelihood(), n_samples=20)
     total = torch.special.entr(found.mean).sum(-1)
     torch.testing.assert_close(found.predictive_entropy.to(total), total, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(found.mutual_information, found.predictive_entropy - found.expected_entropy)

@@ -33,8 +33,7 @@ class PredictedDistribution(BaseDistribution):
         rows = np.arange(len(self.prediction)) if rowidx is None else np.atleast_1d(np.asarray(rowidx))
         return PredictedDistribution(self.prediction.take(rows), self.index.take(rows), self.columns)
 
-    def _iat(self, rowidx: Any = None, colidx: Any = None) -> PredictedDistribution:
-        return self._iloc(rowidx)
+    _iat = _iloc
 
     def _mean(self) -> Array:
         return self.prediction.mean.reshape(-1, 1)
@@ -46,7 +45,7 @@ class PredictedDistribution(BaseDistribution):
         return self.prediction.log_prob(x)[:, None]
 
     def _pdf(self, x: Array) -> Array:
-        return np.exp(self._log_pdf(x))
+        return self.prediction.pdf(x)[:, None]
 
     def _cdf(self, x: Array) -> Array:
         return self.prediction.cdf(x).reshape(-1, 1)
