@@ -53,14 +53,6 @@ def gradients(network, outputs, **options):
     return torch.autograd.grad(loss, list(network.parameters()), **options)
 
 
-def one_by_one(network):
-    """A copy whose layers are called, as they have hooks."""
-    network = copy.deepcopy(network)
-    for layer in network.layers:
-        layer.register_forward_hook(lambda *arguments: None)
-    return network
-
-
 @needs_kernels
 @pytest.mark.parametrize("options", OPTIONS, ids=range(len(OPTIONS)))
 def test_gradcheck(options):
@@ -79,18 +71,6 @@ def test_gradcheck(options):
     inputs = (x.requires_grad_(), *(value.detach().clone().requires_grad_() for value in values))
     assert gradcheck(outputs, inputs, fast_mode=True)
     assert gradgradcheck(outputs, inputs, fast_mode=True)
-
-
-@needs_kernels
-@pytest.mark.parametrize("options", OPTIONS, ids=range(len(OPTIONS)))
-def test_a_stack_is_its_layers_one_by_one(options):
-    network, x = make(hidden=(4, 6), **options)
-    apart = one_by_one(network)
-    found, expected = draw(network, x), draw(apart, x)
-    assert torch.equal(found[0], expected[0])
-    torch.testing.assert_close(found[1], sum(layer.kl_divergence() for layer in apart.layers))
-    for a, b in zip(gradients(network, found), gradients(apart, expected), strict=True):
-        torch.testing.assert_close(a, b)
 
 
 @needs_kernels
@@ -171,8 +151,7 @@ def test_a_checkpointed_network_neither_loses_nor_doubles_its_divergence(reentra
         torch.manual_seed(5)
         (-vmg.elbo(model, likelihood, x, y, n_data=3).total).backward()
         found.append([p.grad.clone() for p in network.parameters()])
-    for a, b in zip(*found, strict=True):
-        torch.testing.assert_close(a, b)
+    torch.testing.assert_close(*found)
 
 
 def test_a_call_without_a_graph_is_no_run():

@@ -47,6 +47,8 @@ def options_of_the_matrix_gaussian():
         yield {"sampling": sampling, "n_pseudo": n_pseudo, "bias": False, "row_covariance": "rank_one"}
     for conjugate in (True, False):
         yield {"prior": GammaPrior(conjugate=conjugate), "n_pseudo": 3, "batch_shape": (2,)}
+    for row in FAMILIES:
+        yield {"kl": "conditional", "prior": GammaPrior(), "n_pseudo": 3, "row_covariance": row}
 
 
 def name(case):

@@ -131,5 +131,4 @@ def test_scaled_gradients_are_those_of_the_loss():
         return [p.grad.clone() for p in model.parameters()]
 
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
-    for a, b in zip(gradients(None), gradients(scaler), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(gradients(None), gradients(scaler), rtol=1e-4, atol=1e-6)

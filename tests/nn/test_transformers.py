@@ -58,8 +58,7 @@ def test_checkpointed_gradients_are_those_without(reentrant):
         model.zero_grad()
         run(x).square().sum().backward()
         found.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
-    for a, b in zip(*found, strict=True):
-        torch.testing.assert_close(a, b)
+    torch.testing.assert_close(*found)
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
