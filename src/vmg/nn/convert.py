@@ -107,17 +107,14 @@ def bayesianize(
     left: dict[str, str] = {}
     surprising: list[str] = []
     for name, old, is_chosen in select(model, only, skip):
-        if not is_chosen:
-            left[name] = "not chosen"
+        reason, is_surprising = _why_left(old, owners, named=only is not None) if is_chosen else ("not chosen", False)
+        if is_surprising and only is not None:
+            raise ValueError(f"{name or type(old).__name__} cannot be converted faithfully: {reason}")
+        if reason:
+            left[name] = reason
+            surprising += [f"{name} ({reason})"] if is_surprising else []
             continue
-        try:
-            made = _counterpart(old, owners, settings, named=only is not None)
-        except _LeftError as reason:
-            if only is not None and reason.is_surprising:
-                raise ValueError(f"{name or type(old).__name__} cannot be converted faithfully: {reason}") from None
-            left[name] = str(reason)
-            surprising += [f"{name} ({reason})"] if reason.is_surprising else []
-            continue
+        made = _counterpart(old, settings)
         replace_in_place(old, made)
         done[name] = f"{type(made).__name__}({made.extra_repr()})"
     if not done:
@@ -246,74 +243,74 @@ _MODULES = (
     *(nn.RNN, nn.GRU, nn.LSTM, nn.RNNCell, nn.GRUCell, nn.LSTMCell),
 )
 
-Settings = Callable[..., dict[str, Any]]
-"""Options of a layer from its number of inputs, bias included, and what this kind of layer would have otherwise."""
 
+def _why_left(module: nn.Module, owners: Mapping[nn.Parameter, int], *, named: bool) -> tuple[str, bool]:
+    """The reason why a module is left as it is, and whether it would surprise its user; no text if it is converted.
 
-class _LeftError(Exception):
-    """The reason why a module is left as it is, and whether that would surprise its user."""
-
-    def __init__(self, reason: str, *, is_surprising: bool = True) -> None:
-        super().__init__(reason)
-        self.is_surprising = is_surprising
-
-
-def _counterpart(
-    module: nn.Module, owners: Mapping[nn.Parameter, int], settings: Settings, *, named: bool
-) -> BayesianModule:
-    """A new module that starts at the weights of ``module``, or a :class:`_LeftError`.
-
-    ``owners`` has the number of modules that hold each parameter. The weights of a frozen module that is ``named`` by
-    the user become a frozen mean.
+    ``owners`` has the number of modules that hold each parameter. A module may be frozen where the user has ``named``
+    it.
     """
-    _require_kind(module)
+    kind: type[nn.Module] = type(module)
+    convertible: list[type[nn.Module]] = [nn.Linear, *_transposed_linear(), nn.Embedding, *_MODULES]
+    like = [base.__name__ for base in convertible if isinstance(module, base)]
     parameters = list(module.parameters())
-    if any(owners[p] > 1 for p in parameters):
-        raise _LeftError("it shares weights with another module")
     trained = {p.requires_grad for p in parameters}
+    if isinstance(module, BayesianModule):
+        return "Bayesian already", False
+    if nn.utils.parametrize.is_parametrized(module):
+        return "its weight is parametrised", True
+    if kind not in convertible and like:
+        return f"a subclass of {like[0]}, which may compute something else", True
+    if kind not in convertible:
+        return f"{kind.__name__} has no Bayesian counterpart", isinstance(module, nn.EmbeddingBag)
+    if "forward" in module.__dict__:
+        return "its forward was replaced", True
+    if "weight" in module.__dict__:
+        return "its weight is computed before each call", True
+    if isinstance(module, nn.Embedding) and (module.max_norm or module.scale_grad_by_freq or module.sparse):
+        return "max_norm, scale_grad_by_freq and sparse gradients are not supported", True
+    if any(owners[p] > 1 for p in parameters):
+        return "it shares weights with another module", True
     if len(trained) > 1:
-        raise _LeftError("some of its parameters are frozen and others are not")
-    frozen = trained == {False}
-    if frozen and not named:
-        raise _LeftError("frozen", is_surprising=False)
+        return "some of its parameters are frozen and others are not", True
+    if trained == {False} and not named:
+        return "frozen", False
+    try:
+        weight_names(module)
+    except ValueError as error:
+        return str(error), True
+    return "", False
+
+
+def _counterpart(module: Any, settings: Callable[..., dict[str, Any]]) -> BayesianModule:
+    """A new module that starts at the weights of ``module``; the mean of a frozen one is frozen.
+
+    ``settings`` gives the options of a layer from its number of inputs, bias included, and its own defaults.
+    """
+    first, weight = next(module.parameters()), linear_weight(module)
+    frozen = not first.requires_grad
 
     def options(n_rows: int, **own: Any) -> dict[str, Any]:
         return settings(n_rows, **own) | ({"n_pseudo": 0} if frozen else {})  # pseudo-data would move the mean
 
-    with parameters[0].device:
-        made = _make(module, options)
+    made: BayesianModule
+    with first.device:
+        if weight is not None:
+            n_out, n_in = weight.shape
+            has_bias = module.bias is not None
+            made = MatrixGaussianLinear(n_in, n_out, has_bias, **options(n_in + has_bias)).to(weight)
+            made.start_at(weight, module.bias)
+        elif isinstance(module, nn.Embedding):
+            prior = IsotropicPrior(input_divisor(module.num_embeddings))  # the layer's own: it knows the table's scale
+            chosen = options(module.num_embeddings, prior=prior) | {"n_pseudo": 0}
+            made = MatrixGaussianEmbedding(module.num_embeddings, module.embedding_dim, module.padding_idx, **chosen)
+            made.to(module.weight).matrix.start_at(module.weight.mT, None)
+        else:
+            made = MatrixGaussianModule(module, options)
     for part in made.modules():
         if isinstance(part, MatrixGaussianLinear) and part.loc is not None:
             part.loc.requires_grad_(not frozen)
     return made
-
-
-def _require_kind(module: nn.Module) -> None:
-    """Raise :class:`_LeftError` where a module of this kind, or with these options, has no counterpart."""
-    kind: type[nn.Module] = type(module)
-    convertible: list[type[nn.Module]] = [nn.Linear, *_transposed_linear(), nn.Embedding, *_MODULES]
-    if isinstance(module, BayesianModule):
-        raise _LeftError("Bayesian already", is_surprising=False)
-    if nn.utils.parametrize.is_parametrized(module):
-        raise _LeftError("its weight is parametrised")
-    if kind not in convertible:
-        like = [base.__name__ for base in convertible if isinstance(module, base)]
-        if like:
-            raise _LeftError(f"a subclass of {like[0]}, which may compute something else")
-        raise _LeftError(
-            f"{kind.__name__} has no Bayesian counterpart", is_surprising=isinstance(module, nn.EmbeddingBag)
-        )
-    if "forward" in module.__dict__:
-        raise _LeftError("its forward was replaced")
-    if "weight" in module.__dict__:
-        raise _LeftError("its weight is computed before each call")
-    if isinstance(module, nn.Embedding) and (module.max_norm or module.scale_grad_by_freq or module.sparse):
-        raise _LeftError("max_norm, scale_grad_by_freq and sparse gradients are not supported")
-    if kind in _MODULES:
-        try:
-            weight_names(module)
-        except ValueError as error:
-            raise _LeftError(str(error)) from error
 
 
 def _transposed_linear() -> list[type[nn.Module]]:
@@ -327,20 +324,3 @@ def linear_weight(module: nn.Module) -> Tensor | None:
     if type(module) is nn.Linear:
         return module.weight
     return module.get_parameter("weight").mT if type(module) in _transposed_linear() else None
-
-
-def _make(module: Any, options: Settings) -> BayesianModule:
-    weight = linear_weight(module)
-    if weight is not None:
-        n_out, n_in = weight.shape
-        has_bias = module.bias is not None
-        layer = MatrixGaussianLinear(n_in, n_out, has_bias, **options(n_in + has_bias)).to(weight)
-        layer.start_at(weight, module.bias)
-        return layer
-    if isinstance(module, nn.Embedding):
-        prior = IsotropicPrior(input_divisor(module.num_embeddings))  # the layer's own, which knows the table's scale
-        chosen = options(module.num_embeddings, prior=prior) | {"n_pseudo": 0}
-        table = MatrixGaussianEmbedding(module.num_embeddings, module.embedding_dim, module.padding_idx, **chosen)
-        table.to(module.weight).matrix.start_at(module.weight.mT, None)
-        return table
-    return MatrixGaussianModule(module, options)
