@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import vmg
-from vmg.likelihoods import CategoricalLikelihood, FullCovarianceLikelihood, GaussianLikelihood, KnownNoiseLikelihood
+from vmg.likelihoods import FullCovarianceLikelihood, GaussianLikelihood, KnownNoiseLikelihood
 from vmg.nn import MLP, bayesianize, parameter_groups, use_generator
 
 
@@ -67,12 +67,6 @@ def test_several_samples_are_a_mean_of_single_ones(batch_shape):
     torch.testing.assert_close(likelihood.log_rate.exp(), expected)
     with pytest.raises(ValueError, match="n_samples must be at least 1; got 0"):
         vmg.elbo(network, likelihood, x, y, n_data=10, n_samples=0)
-
-
-def test_several_samples_of_classes():
-    x, y = torch.randn(6, 2), torch.tensor([0, 1, 2, 0, 1, 2])
-    terms = vmg.elbo(MLP(2, (), 3), CategoricalLikelihood(), x, y, n_data=6, n_samples=4)
-    assert terms.total.shape == ()
 
 
 def test_accumulated_gradients_are_those_of_the_whole_batch():

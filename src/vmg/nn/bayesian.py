@@ -230,7 +230,10 @@ class BayesianLinear(BayesianModule):
 
     def _enter(self, x: Tensor) -> Tensor:
         """x in the precision the layer computes in: under autocast, or of narrow weights, that is another."""
-        return x.to(self._wide_dtype()) if x.dtype is self._dtype() or _is_autocast(x) else x
+        own = self._dtype()
+        if x.dtype is own and own not in NARROW:
+            return x
+        return x.to(self._wide_dtype()) if x.dtype is own or _is_autocast(x) else x
 
     def as_rows(self, x: Tensor) -> Tensor:
         """x in the layer's own precision, as [B, in] where no replicas claim its leading dimensions."""

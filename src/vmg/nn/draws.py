@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -52,8 +52,7 @@ class Draws:
                 layer.drawn = weight
 
 
-@contextmanager
-def fixed_draw(model: nn.Module, n: int = 1) -> Iterator[Draws]:
+def fixed_draw(model: nn.Module, n: int = 1) -> AbstractContextManager[Draws]:
     """Make the model a fixed function inside the block: every call uses one set of weights, drawn on entry.
 
     With ``n`` > 1 there are as many functions, and iterating over what ``as`` gives uses one after the other::
@@ -63,8 +62,7 @@ def fixed_draw(model: nn.Module, n: int = 1) -> Iterator[Draws]:
 
     Weights keep their graph, so a training step inside is one draw for all its calls. All n sets are in memory.
     """
-    with Draws(model, n).in_use() as draws:
-        yield draws
+    return Draws(model, n).in_use()
 
 
 @contextmanager

@@ -98,9 +98,11 @@ class Replicas(nn.Module):
         """Rows [N, ...] as [E, rows of a member, ...]; the first rows come again where the division leaves a rest."""
         if n_seen == self.n_members:
             return rows.expand(self.n_members, *rows.shape)
-        n_own = -(-n_seen * len(rows) // self.n_members)
-        index = torch.arange(n_own * self.n_members, device=rows.device) % len(rows)
-        return rows[index].unflatten(0, (self.n_members, n_own))
+        many = rows.expand(n_seen, *rows.shape).flatten(0, 1)
+        n_own = -(-len(many) // self.n_members)
+        if n_own * self.n_members > len(many):
+            many = rows[torch.arange(n_own * self.n_members, device=rows.device) % len(rows)]
+        return many.unflatten(0, (self.n_members, n_own))
 
     def _stacked(self) -> dict[str, Tensor]:
         """All tensors of the members, [E, ...], by their names in the model."""
