@@ -77,7 +77,11 @@ def run(
 def measure_missing(
     tasks: Iterable[tuple[Record, Callable[[], Record]]], out: Path, minutes: float = math.inf
 ) -> list[Record]:
-    """Measure, print and keep each task whose fields no record of the file has, until time is up; all records."""
+    """Measure each task that the file has no record of, until time is up; gives all records.
+
+    A task is the fields that name its record, and a function that measures the others. A record is printed and kept as
+    soon as it is measured.
+    """
     records, end = read_lines(out), time.monotonic() + 60 * minutes
     for task, measure in tasks:
         if any(task.items() <= record.items() for record in records):
