@@ -103,14 +103,11 @@ def test_places_in_year_and_week_are_those_of_pandas():
 def test_far_dates_in_parquet_go_the_whole_way(tmp_path):
     rng = np.random.default_rng(0)
     days = rng.integers(-700_000, 2_900_000, size=40).astype("datetime64[D]").astype("datetime64[us]")
-    frame = pd.DataFrame(
-        {"d": pd.Series(days).dt.tz_localize("UTC").dt.tz_convert("Europe/Paris"), "x": rng.random(40)}
-    )
-    frame.assign(y=rng.random(40)).to_parquet(tmp_path / "far.parquet")
+    moments = pd.Series(days).dt.tz_localize("UTC").dt.tz_convert("Europe/Paris")
+    pd.DataFrame({"d": moments, "x": rng.random(40), "y": rng.random(40)}).to_parquet(tmp_path / "far.parquet")
     read = read_table(tmp_path / "far.parquet").frame
     model = TableModel.fit(read, "y", options=OPTIONS)
-    column = model.encoder.columns[0]
-    np.testing.assert_array_equal(column.values(Cells(read["d"])), days.astype("datetime64[D]").astype(int))
+    dates = model.encoder.columns[0].values(Cells(read["d"]))
+    np.testing.assert_array_equal(dates, days.astype("datetime64[D]").astype(int))
     assert np.isfinite(model.predict_frame(read)["y"]).all()
-    page = render_report(model, read)
-    assert str(days.max())[:10] in page  # the largest, in the table of columns
+    assert str(days.max())[:10] in render_report(model, read)  # the largest, in the table of columns

@@ -535,9 +535,6 @@ def open_table(path: str | os.PathLike[str], name: str, max_bytes: float | None 
         raise TableError(f"there is no file {name}") from error
     except (OSError, ValueError) as error:
         raise TableError(f"cannot read {name}: {getattr(error, 'strerror', None) or error}") from error
-    with file:
-        if file.peek(2)[:2] != b"\x1f\x8b":  # of gzip
-            yield TableBytes(name, file, None, limit)
-            return
-        with gzip.GzipFile(fileobj=file) as unpacked:
-            yield TableBytes(name, unpacked, status.st_size, limit)
+    is_packed = file.peek(2)[:2] == b"\x1f\x8b"  # of gzip
+    with file, gzip.GzipFile(fileobj=file) if is_packed else file as source:
+        yield TableBytes(name, source, status.st_size if is_packed else None, limit)

@@ -87,12 +87,10 @@ class ReferenceRows:
         centre, scales = self.features[:, counted].mean(0), self.scales[counted]
         rows, mine = (features[:, counted] - centre) / scales, (self.features[:, counted] - centre) / scales
         weight = known[:, counted].astype(np.float64)
-        references, squares = torch.from_numpy(-2 * mine.T), torch.from_numpy((mine**2).T.copy())
-        of_all, distances = squares.sum(0), np.empty(len(rows))
+        squares, distances = (mine**2).T, np.empty(len(rows))
         for start in range(0, len(rows), ROWS_AT_ONCE):
             x, w = rows[start : start + ROWS_AT_ONCE], weight[start : start + ROWS_AT_ONCE]
-            size = of_all if w.all() else torch.from_numpy(w) @ squares
-            compared = torch.addmm(size, torch.from_numpy(w * x), references).numpy()
+            compared = w @ squares - 2 * (w * x) @ mine.T
             if apart:
                 compared[np.arange(len(x)), start + np.arange(len(x))] = np.inf
             squared = (w * (x - mine[compared.argmin(1)]) ** 2).sum(1)
