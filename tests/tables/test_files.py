@@ -159,7 +159,7 @@ def test_a_table_of_too_many_bytes_or_cells_is_refused(text_file, tmp_path, monk
     assert path.stat().st_size < 100_000
     with pytest.raises(TableError, match=r"at most 8,388,608 cells in [0-9,]+ bytes; got 1,000,000 rows of 10"):
         read_table(path)
-    monkeypatch.setattr("vmg.tables.typed_files.MAX_CELLS", 10)
+    monkeypatch.setattr("vmg.tables.files.MAX_CELLS", 10)
     with pytest.raises(TableError, match="at most 10 cells"):
         read_table(path)
     monkeypatch.setattr("vmg.tables.files.MAX_BYTES", 1_000)

@@ -313,7 +313,9 @@ def test_choices_are_kept_with_the_model(tmp_path):
 
 
 def test_mistakes_in_choices():
-    with pytest.raises(TableError, match="type of 'a' must be one of number, category"):
+    with pytest.raises(
+        TableError, match="type of 'a' must be ignore or one of boolean, time, date, number, category; got 'colour'"
+    ):
         TableChoices({"a": "colour"})
     with pytest.raises(TableError, match="decimal must be a point or a comma; got 5"):
         TableChoices.of(decimal=5)

@@ -50,7 +50,6 @@ FOLDS = 5
 SEED = 0
 
 IGNORED = "ignore"
-TYPES = ("number", "category", "date", "time", "boolean", IGNORED)
 DECIMALS = {".": False, ",": True}
 
 
@@ -71,8 +70,8 @@ class TableChoices:
 
     def __post_init__(self) -> None:
         for name, kind in self.types.items():
-            if kind not in TYPES:
-                raise TableError(f"the type of '{name}' must be one of {', '.join(TYPES)}; got '{kind}'")
+            if kind not in (*KINDS, IGNORED):
+                raise TableError(f"the type of '{name}' must be {IGNORED} or one of {', '.join(KINDS)}; got '{kind}'")
         for date_format in self.date_formats.values():
             check_date_format(date_format)
 

@@ -19,20 +19,22 @@ import tempfile
 import zlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
+from zipfile import ZipFile
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
+from pyarrow.parquet import ParquetFile
 
 from vmg.files import replacing
 from vmg.tables.cells import NUMBER, Cells, TableError, count, full_matches, is_number, listing
-from vmg.tables.typed_files import FREE_BYTES, MAX_UNPACKING, read_database, read_parquet, read_workbook
 from vmg.tables.values import VOTING_TEXTS, CommaVotes, count_comma_votes, find_date_format
 
 __all__ = ["MISSING", "TableFile", "TextRules", "TextTable", "csv_safe", "read_table", "scan_text", "write_table"]
@@ -46,6 +48,10 @@ MISSING = frozenset(
 """Cells of a file that are missing, unless the user says otherwise."""
 
 MAX_BYTES = 2**32  # of a table as text or Parquet, after unpacking; it takes several times as much memory
+MAX_UNPACKING = 200  # bytes that one packed byte may become, once they are more than FREE_BYTES; tables have 3 to 50
+FREE_BYTES = 2**26
+MAX_CELLS = 2**28  # of a Parquet file, which can hold any number of equal cells in a few bytes
+FREE_CELLS, CELLS_A_BYTE = 2**23, 8  # cells of any file, and those that a byte of a larger one may stand for
 OPEN_FILES = "/proc/self/fd"  # of this process, where a file without a name can be opened again
 HEAD = 2**20  # bytes that are looked at before the rest is read
 BLOCK = 2**19  # bytes that are read at a time, of which Arrow takes some fifty times as many; more in wide tables
@@ -60,6 +66,7 @@ FOREIGN = {  # how files start that people take for tables
     b"%PDF": "a PDF document",
     b"SQLite format 3": "a SQLite database",
 }
+NO_HEADER = "--no-header reads it as a row"
 FORMULA_STARTS = (*"=+-@＝＋－＠", "\t", "\r", "\n")  # the wide forms are those of East Asian spreadsheets
 
 
@@ -108,13 +115,12 @@ def read_table(path: str | os.PathLike[str], **reading: Any) -> TableFile:
         if not stream.head.strip():
             raise TableError(f"{name} is empty")
         if stream.head.startswith(b"PAR1"):
-            return _typed_table(read_parquet(io.BufferedReader(stream).read(), name), name)
+            return _typed_table(_read_parquet(io.BufferedReader(stream).read(), name), name)
         if stream.head.startswith(b"PK\x03\x04") and b"xl/" in stream.head:
-            sheet = read_workbook(file, part, name, rules.texts, rules.missing_in(""), rules.header)
-            return _typed_table(sheet, name)
+            return _typed_table(_read_workbook(file, part, name, rules), name)
         is_duck = stream.head[8:12] == b"DUCK"
         if is_duck or stream.head.startswith(b"SQLite format 3"):
-            return _typed_table(read_database(file, part, name, is_duck=is_duck), name)
+            return _typed_table(_read_database(file, part, name, is_duck=is_duck), name)
     text = scan_text(path, rules, name)
     schema = text.schema(empty=pa.float64())
     frame = pa.Table.from_batches(text.batches(schema), schema).to_pandas(self_destruct=True)
@@ -137,6 +143,62 @@ def _spooled(source: BinaryIO, name: str) -> str:
     file.flush()
     atexit.register(file.close)
     return f"{OPEN_FILES}/{file.fileno()}" if unnamed else file.name
+
+
+# -- cells that have types --------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _explained(name: str, kind: str) -> Iterator[None]:
+    """Raise a TableError for whatever a damaged file or a missing package raises."""
+    try:
+        yield
+    except TableError:
+        raise
+    except Exception as error:  # a damaged file ends in errors of many types
+        raise TableError(f"cannot read {name} as {kind}: {(str(error) or repr(error)).splitlines()[0]}") from error
+
+
+def _read_parquet(packed: bytes, name: str) -> pd.DataFrame:
+    """A Parquet table, also of pandas."""
+    data, limit = io.BytesIO(packed), min(MAX_CELLS, max(FREE_CELLS, CELLS_A_BYTE * len(packed)))
+    with _explained(name, "Parquet"):
+        shape = ParquetFile(data).metadata
+        if shape.num_rows * max(shape.num_columns, 1) > limit:
+            got = f"{shape.num_rows:,} rows of {shape.num_columns:,}"
+            raise TableError(f"{name} must have at most {limit:,} cells in {len(packed):,} bytes; got {got}")
+        frame = pd.read_parquet(data, coerce_int96_timestamp_unit="us")
+    return frame.reset_index() if any(frame.index.names) else frame  # columns that pandas had made an index
+
+
+def _read_workbook(path: str | os.PathLike[str], sheet: str, name: str, rules: TextRules) -> pd.DataFrame:
+    """A sheet of an Excel workbook, the first one for ""; columns of texts keep cells as they are written."""
+    with _explained(name, "a workbook"):
+        unpacked = sum(part.file_size for part in ZipFile(path).infolist())
+        if unpacked > (most := max(FREE_BYTES, MAX_UNPACKING * os.path.getsize(path))):
+            raise TableError(f"{name} must have at most {most:,} bytes unpacked; it has {unpacked:,}")
+        reading: dict[str, Any] = {"keep_default_na": False, "na_values": list(rules.missing_in(""))}
+        reading |= {"dtype": dict.fromkeys(rules.texts, str), "header": 0 if rules.header else None}
+        frame = pd.read_excel(path, sheet_name=sheet or 0, **reading)
+    return frame if rules.header else frame.set_axis([f"column {k + 1}" for k in range(frame.shape[1])], axis=1)
+
+
+def _read_database(path: str | os.PathLike[str], table: str, name: str, *, is_duck: bool) -> pd.DataFrame:
+    """A table or view of a database, which is opened for reading alone."""
+    with _explained(name, "a database"):
+        if is_duck:
+            names = "SELECT table_name FROM information_schema.tables"
+            connection: Any = import_module("duckdb").connect(os.fspath(path), read_only=True)
+        else:
+            names = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite_%'"
+            connection = import_module("sqlite3").connect(Path(path).absolute().as_uri() + "?mode=ro", uri=True)
+        with closing(connection):
+            known = sorted(row[0] for row in connection.execute(names).fetchall())
+            asked = table or known[0] if table or len(known) == 1 else ""
+            if asked not in known:
+                raise TableError(f"{name} must name one of the tables {listing(known)}, as in file.db::table")
+            cursor = connection.execute('SELECT * FROM "{}"'.format(asked.replace('"', '""')))
+            return pd.DataFrame(cursor.fetchall(), columns=[column[0] for column in cursor.description])
 
 
 def _typed_table(frame: pd.DataFrame, name: str) -> TableFile:
@@ -328,10 +390,8 @@ class TextTable:
         if not self.rules.header:
             names = [f"column {k + 1}" for k in range(len(names))]
         elif all(is_number(cell) for cell in names):
-            raise TableError(
-                f"the first line of {self.name} must name the columns; got the numbers {', '.join(names[:4])} "
-                "(--no-header reads it as a row)"
-            )
+            got = f"the numbers {', '.join(names[:4])} ({NO_HEADER})"
+            raise TableError(f"the first line of {self.name} must name the columns; got {got}")
         else:
             self.n_lines = n_lines
         self.width = len(names)
@@ -392,13 +452,9 @@ class TextTable:
         if not values or are_years:
             return
         if len(values) == len(self.columns):
-            raise TableError(
-                f"the first line of {self.name} must name the columns; got the values {listing(values)} "
-                "(--no-header reads it as a row)"
-            )
-        self.notes.append(
-            f"The first line is more like a row than like names: {listing(values)}; --no-header reads it as a row."
-        )
+            got = f"the values {listing(values)} ({NO_HEADER})"
+            raise TableError(f"the first line of {self.name} must name the columns; got {got}")
+        self.notes.append(f"The first line is more like a row than like names: {listing(values)}; {NO_HEADER}.")
 
 
 PATTERNS = {
