@@ -136,16 +136,8 @@ def counts(seed: int, lines: list[Record]) -> list[Record]:
         wrong = [line for line in own if line["outcome"] == "FINDING"]
         findings = [f"{kind}:{line['number']}: {line.get('what', ''):.100}" for line in wrong]
         slowest = max(line.get("seconds", 0.0) for line in own)
-        found.append(
-            {
-                "seed": seed,
-                "kind": kind,
-                "cases": len(own),
-                "findings": findings,
-                "outcomes": dict(sorted(outcomes.items())),
-                "slowest_seconds": slowest,
-            }
-        )
+        record = {"seed": seed, "kind": kind, "cases": len(own), "findings": findings}
+        found.append({**record, "outcomes": dict(sorted(outcomes.items())), "slowest_seconds": slowest})
     return found
 
 

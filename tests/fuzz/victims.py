@@ -151,16 +151,8 @@ def train(path: str) -> None:
     network.reset_parameters(generator)
     x = torch.linspace(-1, 1, 60).reshape(20, 3)
     options = {"n_steps": 200, "batch_size": 4, "report_every": 2, "generator": generator}
-    tell = [lambda progress: print(progress.step, flush=True)]
-    run(
-        network,
-        CategoricalLikelihood(),
-        x,
-        (x[:, 0] > 0).long(),
-        checkpoint=Checkpoint(Path(path)),
-        callbacks=tell,
-        **options,
-    )
+    options |= {"checkpoint": Checkpoint(Path(path)), "callbacks": [lambda progress: print(progress.step, flush=True)]}
+    run(network, CategoricalLikelihood(), x, (x[:, 0] > 0).long(), **options)
     print("end", float(sum(p.detach().double().abs().sum() for p in network.parameters())), flush=True)
 
 

@@ -51,15 +51,8 @@ def test_lightning(tmp_path):
 
     x, y = rows()
     classifier = Classifier()
-    trainer = lightning.Trainer(
-        max_epochs=5,
-        accelerator="cpu",
-        devices=1,
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=tmp_path,
-    )
+    silent = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    trainer = lightning.Trainer(max_epochs=5, accelerator="cpu", devices=1, default_root_dir=tmp_path, **silent)
     trainer.fit(classifier, DataLoader(TensorDataset(x, y), 32, shuffle=True))
     assert accuracy(classifier.model, x, y) > 0.9
     again = Classifier.load_from_checkpoint(trainer.checkpoint_callback.best_model_path)
@@ -76,16 +69,8 @@ def test_skorch():
             return loss + vmg.nn.kl_divergence(self.module_) / N
 
     x, y = rows()
-    net = Net(
-        make_model(),
-        criterion=nn.CrossEntropyLoss,
-        optimizer=torch.optim.Adam,
-        lr=0.02,
-        max_epochs=8,
-        batch_size=32,
-        train_split=None,
-        verbose=0,
-    )
+    how = {"criterion": nn.CrossEntropyLoss, "optimizer": torch.optim.Adam, "lr": 0.02, "max_epochs": 8}
+    net = Net(make_model(), batch_size=32, train_split=None, verbose=0, **how)
     net.fit(x.numpy(), y.numpy())
     assert net.history[-1]["train_loss"] < net.history[0]["train_loss"]
     assert (net.predict(x.numpy()) == y.numpy()).mean() > 0.9
@@ -124,15 +109,8 @@ def test_hugging_face_trainer(tmp_path):
     transformers = pytest.importorskip("transformers", reason="see the extra interop")
     pytest.importorskip("accelerate", reason="the trainer of Hugging Face needs it; see the extra interop")
     torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=20,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=8,
-        hidden_dropout_prob=0.0,
-    )
+    sizes = {"vocab_size": 20, "hidden_size": 16, "intermediate_size": 16, "max_position_embeddings": 8}
+    config = transformers.BertConfig(num_hidden_layers=1, num_attention_heads=2, hidden_dropout_prob=0.0, **sizes)
     plain = transformers.BertForSequenceClassification(config)
     model = vmg.nn.bayesianize(plain, n_data=N, skip=".*embeddings")
     assert not any(type(m) is nn.Linear for m in model.modules())
@@ -146,17 +124,9 @@ def test_hugging_face_trainer(tmp_path):
             loss = F.cross_entropy(outputs.logits, inputs["labels"]) + vmg.nn.kl_divergence(model) / N
             return (loss, outputs) if return_outputs else loss
 
-    arguments = transformers.TrainingArguments(
-        output_dir=str(tmp_path),
-        num_train_epochs=12,
-        per_device_train_batch_size=32,
-        learning_rate=1e-2,
-        use_cpu=True,
-        report_to=[],
-        disable_tqdm=True,
-        logging_strategy="no",
-        save_strategy="no",
-    )
+    silent = {"report_to": [], "disable_tqdm": True, "logging_strategy": "no", "save_strategy": "no"}
+    how = {"num_train_epochs": 12, "per_device_train_batch_size": 32, "learning_rate": 1e-2, "use_cpu": True}
+    arguments = transformers.TrainingArguments(output_dir=str(tmp_path), **how, **silent)
     trainer = Trainer(model=model, args=arguments, train_dataset=data)
     trainer.train()
     found = vmg.predict(model, {"input_ids": tokens}, likelihood=CategoricalLikelihood(), n_samples=5)

@@ -258,22 +258,13 @@ def test_numbers_as_people_write_them(value, text):
 
 def test_shares_as_people_write_them():
     assert percent(0.123) == "12\u00a0%"
-    assert [probability(p).replace("\u00a0", " ") for p in (0.9999, 0.5, 0.995, 0.0001)] == [
-        "> 99.9 %",
-        "50 %",
-        "99.5 %",
-        "< 0.1 %",
-    ]
+    shown = [probability(p).replace("\u00a0", " ") for p in (0.9999, 0.5, 0.995, 0.0001)]
+    assert shown == ["> 99.9 %", "50 %", "99.5 %", "< 0.1 %"]
 
 
 def test_verdicts():
-    assert [verdict(value, 0.5, 0.1) for value in (0.5, 0.1, 0.0, None, np.nan)] == [
-        "fine",
-        "fair",
-        "poor",
-        "unknown",
-        "unknown",
-    ]
+    verdicts = [verdict(value, 0.5, 0.1) for value in (0.5, 0.1, 0.0, None, np.nan)]
+    assert verdicts == ["fine", "fair", "poor", "unknown", "unknown"]
 
 
 def test_a_table_with_times_of_day_has_a_report():

@@ -244,3 +244,18 @@ def test_gaps_are_inside_the_range_and_equal_values_stay_together():
             assert outside.min() < inside.min() and inside.max() < outside.max() and not set(inside) & set(outside)
     with pytest.raises(TableError, match="in gaps; got two"):
         Holdout(gap="x", time="x")
+
+
+def test_targets_beyond_a_limit_are_censored(shops, vmg_command):
+    shops.assign(y=shops["y"].clip(-1, 2)).to_csv("sensor.csv", index=False)
+    command = ["fit", "sensor.csv", "-t", "y", "--ignore", "y_usd", "--lower-limit", "-1", "--upper-limit", "2"]
+    assert vmg_command(*command, "--max-iter", 3, "--members", 2)[0] == 0
+    model = vmg.load("sensor.vmg")
+    assert model.estimator.limits == (-1, 2) and set(model.held_out["scores"]) > {"table", "linear"}
+    assert vmg_command("predict", "sensor.vmg", "sensor.csv", "-o", "p.csv")[0] == 0
+    assert pd.read_csv("p.csv")["y_upper"].max() > 2
+    kinds, both = (["--task", "classification"], ["--likelihood", "beta"], ["--balanced"]), ["--by", "shop", "--pool"]
+    others = (["--conformal", "0.2"], both, ["--stream"], ["--lower-limit", "3"])
+    for options in (*kinds, *others):
+        code, _, err = vmg_command(*command, *options)
+        assert code == 2 and err.count("\n") == 1 and ("limit" in err or "is for classes" in err)

@@ -41,6 +41,12 @@ def fit(
             "chooses on held-out training rows.",
         ),
     ] = "auto",
+    lower_limit: Annotated[
+        float | None, options.network(metavar="NUMBER", help="Targets at or below this are known to be no higher.")
+    ] = None,
+    upper_limit: Annotated[
+        float | None, options.network(metavar="NUMBER", help="Targets at or above this are known to be no lower.")
+    ] = None,
     *,
     choices: TableChoices,
     holdout: Annotated[float, options.scored(metavar="SHARE", help="Share of the rows that is held out.")] = HOLDOUT,
@@ -101,6 +107,15 @@ def fit(
     name, wanted = stem(Path(data.rstrip("/*"))), options.asked_task(task)
     options.require_likelihood(likelihood, wanted)
     asked: dict[str, Any] = {"n_members": members, "max_iter": max_iter, "hidden_layer_sizes": _hidden_sizes(hidden)}
+    asked |= {"lower_limit": lower_limit, "upper_limit": upper_limit}
+    limits = {name: asked[name] is not None for name in ("lower_limit", "upper_limit")}
+    if any(limits.values()):
+        if wanted == "classification" or likelihood != "auto" or pool or conformal:
+            why = "is for numbers, sets the likelihood, and cannot be had with --pool or --conformal"
+            options.refuse_options(why, **limits)
+        if lower_limit is not None and upper_limit is not None:
+            options.refuse_options("must be below --upper-limit", lower_limit=lower_limit >= upper_limit)
+        wanted = "regression"
     if likelihood != "auto":
         asked["likelihood"], wanted = likelihood, "regression"
     if balanced:
@@ -122,7 +137,9 @@ def fit(
         silent = quiet or json or not is_first()
         if streams(data, stream, shared=shared):
             options.refuse_options("needs one file and one process", in_memory=stream is False)
-            options.refuse_options("needs a table that is read whole, with --in-memory", **scored, resume=resume)
+            options.refuse_options(
+                "needs a table that is read whole, with --in-memory", **scored, **limits, resume=resume
+            )
             bar = TrainingBar("Training", quiet=quiet or not is_first())
             with as_parquet(data, **choices.reading) as source, bar:
                 model = fit_dataset(source, target, **settings, callbacks=[bar], tell=None if silent else bullet)
