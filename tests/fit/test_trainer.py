@@ -189,9 +189,7 @@ def test_the_score_is_of_rows_with_weight_alone():
 # -- held-out samples: predictions of a fit's rows before members have seen them ---------------------------------------
 
 
-TWELVE = FitSettings(
-    Size((5,), ("relu", "tanh"), 12, TrainingPlan(30, 20, 10)), 0
-)  # so that every row is held out once
+TWELVE = FitSettings(Size((5,), ("relu", "tanh"), 12, TrainingPlan(30, 20, 10)), 0)  # all rows are held out once
 
 
 def test_a_fit_gives_held_out_distributions_of_its_rows():

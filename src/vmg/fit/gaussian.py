@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -51,6 +51,7 @@ from vmg.prediction.base import Factor, all_together
 
 __all__ = [
     "FunctionEnsemble",
+    "OutputLayers",
     "RegressionEnsemble",
     "RegressionMembers",
     "fit_regression",
@@ -116,28 +117,28 @@ A process fitted to a nearly noiseless table can be unsure by twenty times the s
 """
 
 
+class OutputLayers(NamedTuple):
+    """Output weights of E members with C functions, and what held-out rows ask of these."""
+
+    mean: Tensor  # of the weights, [E, F, C]
+    root: Tensor  # lower Cholesky factors of their precisions, [E, F, F]
+    units: Array  # of the variances of functions, [E, C]
+    sharpness: float  # factor of the functions' centres
+    inflation: Array  # factors of their variances, [C]
+
+
 class FunctionEnsemble(Ensemble[Kind]):
     """Members with C functions, which outside the range of the rows go on as straight lines with unknown slopes."""
 
     @property
     @abstractmethod
-    def _output_weights(self) -> tuple[Tensor, Tensor]:
-        """Means [E, F, C] of the members' output weights, and Cholesky factors of their precisions, [E, F, F]."""
-
-    @property
-    @abstractmethod
-    def _units(self) -> Array:
-        """Units of the variances of the members' functions, [E, C]."""
-
-    @property
-    @abstractmethod
-    def _factors(self) -> tuple[float, Array]:
-        """Factors of the functions' centres and of their variances [C], as held-out rows ask for."""
+    def _outputs(self) -> OutputLayers:
+        """Output layers of the members."""
 
     @cached_property
     def functions(self) -> AnchoredFunctions:
         """Functions of the members."""
-        return AnchoredFunctions(self.members.features, *self._output_weights)
+        return AnchoredFunctions(self.members.features, *self._outputs[:2])
 
     @cached_property
     def _known_slopes(self) -> Array:
@@ -145,29 +146,29 @@ class FunctionEnsemble(Ensemble[Kind]):
         rows = self.input_range.points()
         with threads_for(self.members.features.work(len(rows))), torch.inference_mode(False), torch.enable_grad():
             x = torch.as_tensor(rows).requires_grad_()
-            centre = (self.members.features(x) @ self._output_weights[0]).mean(0)  # [N, C]
+            centre = (self.members.features(x) @ self._outputs.mean).mean(0)  # [N, C]
             slopes = [torch.autograd.grad(one.sum(), x, retain_graph=True)[0] for one in centre.mT]  # C times [N, D]
-        return self._factors[0] * torch.stack(slopes, -1).square().mean(0).sqrt().numpy()
+        return self._outputs.sharpness * torch.stack(slopes, -1).square().mean(0).sqrt().numpy()
 
     def _drift(self, x: Array) -> Array:
-        return self.input_range.drift(x, lambda: self._known_slopes, self._units.shape[1])
+        return self.input_range.drift(x, lambda: self._known_slopes, self._outputs.units.shape[1])
 
     def _stated(self, soft: Array) -> Mixture:
         """Mean of the members' functions, and its variance by their own accounts and their disagreement, [N, C]."""
         with threads_for(self.members.features.work(len(soft))):
             means, own = self.functions(soft)
         between = means.var(0, ddof=1) if len(means) > 1 else np.zeros(means.shape[1:])
-        variance = own.T @ self._units / len(own) + between
+        variance = own.T @ self._outputs.units / len(own) + between
         return Mixture(means.mean(0), variance * self.input_range.extrapolation_factor(soft)[:, None])
 
     def _inflated(self, stated: Mixture) -> Array:
         """Variances [N, C] from the stated ones."""
-        return self._factors[1] * stated.variance
+        return self._outputs.inflation * stated.variance
 
     def _calibrated(self, x: Array) -> Function:
         """Centre and variance at rows x [N, D] in standard units, [N, C] each, as held-out rows ask for."""
         stated = self._stated(squash(x))
-        return Function(self._factors[0] * stated.loc, self._inflated(stated) + np.square(self._drift(x)).sum(0))
+        return Function(self._outputs.sharpness * stated.loc, self._inflated(stated) + np.square(self._drift(x)).sum(0))
 
     def function_factor(self, x: Array) -> Array:
         """F [K, N, C] with FᵀF the covariance between rows of each function, inflated as predictions are."""
@@ -177,7 +178,7 @@ class FunctionEnsemble(Ensemble[Kind]):
 
     def _stated_factor(self, soft: Array) -> Array:
         with threads_for(self.members.features.work(len(soft))):
-            factor = self.functions.factor(soft, np.sqrt(self._units))
+            factor = self.functions.factor(soft, np.sqrt(self._outputs.units))
         return factor * np.sqrt(self.input_range.extrapolation_factor(soft))[:, None]
 
 
@@ -210,16 +211,9 @@ class RegressionEnsemble(FunctionEnsemble[RegressionMembers]):
             return self.members.head.posterior()
 
     @property
-    def _output_weights(self) -> tuple[Tensor, Tensor]:
-        return self.posterior.mean, self.posterior.root
-
-    @property
-    def _units(self) -> Array:
-        return self.member_noise
-
-    @property
-    def _factors(self) -> tuple[float, Array]:
-        return 1.0, np.array([calibration.inflation for calibration in self.calibrations])
+    def _outputs(self) -> OutputLayers:
+        inflation = np.array([calibration.inflation for calibration in self.calibrations])
+        return OutputLayers(self.posterior.mean, self.posterior.root, self.member_noise, 1.0, inflation)
 
     @property
     def weights(self) -> dict[str, float]:
@@ -227,8 +221,8 @@ class RegressionEnsemble(FunctionEnsemble[RegressionMembers]):
         return self.stack.weights
 
     def _inflated(self, stated: Mixture) -> Array:
-        known = np.array([calibration.known for calibration in self.calibrations])
-        inflated = np.maximum(inflate(stated.variance, self._factors[1], known), stated.least)
+        inflation, known = np.array([(one.inflation, one.known) for one in self.calibrations]).T
+        inflated = np.maximum(inflate(stated.variance, inflation, known), stated.least)
         return np.minimum(inflated, stated.most)
 
     def _stated(self, soft: Array) -> Mixture:

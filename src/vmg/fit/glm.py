@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from vmg.fit.calibration import NORMAL_DEGREES, Factors, MemberPredictions, calibrate_scalar
 from vmg.fit.design import FitSettings, InputRange, squash, threads_for
 from vmg.fit.ensemble import Fitted, Function, HeldOutSample
-from vmg.fit.gaussian import FunctionEnsemble
+from vmg.fit.gaussian import FunctionEnsemble, OutputLayers
 from vmg.fit.trainer import MemberRun, Members, train_ensemble
 from vmg.likelihoods.families import Censored
 from vmg.likelihoods.scalar import LikelihoodAt, ScalarLikelihood
@@ -154,16 +154,9 @@ class ScalarEnsemble(FunctionEnsemble[ScalarMembers]):
         require_shapes({**shapes, "theta": (len(self.members.likelihood.start),)}, vars(self))
 
     @property
-    def _output_weights(self) -> tuple[Tensor, Tensor]:
-        return self.mean.unsqueeze(-1), self.root
-
-    @property
-    def _units(self) -> Array:
-        return np.ones((len(self.mean), 1))
-
-    @property
-    def _factors(self) -> tuple[float, Array]:
-        return self.calibration.sharpness, np.array([self.calibration.inflation])
+    def _outputs(self) -> OutputLayers:
+        factors, units = self.calibration, np.ones((len(self.mean), 1))
+        return OutputLayers(self.mean.unsqueeze(-1), self.root, units, factors.sharpness, np.array([factors.inflation]))
 
     def distribution(self, x: Array, *, squeeze: bool) -> NumberPrediction:
         """Predictions for rows x [N, D] in standard units, in the target's own unit.
