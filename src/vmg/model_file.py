@@ -87,8 +87,9 @@ def from_fields(cls: type[T], document: Mapping[str, Any]) -> T:
     """A dataclass from its fields in a document; an error where one is unknown, missing or of another type."""
     kinds, values = get_type_hints(cls), dict(document)
     for name, value in values.items():
-        if get_origin(kinds[name]) is tuple and isinstance(value, list):  # JSON has no tuples
-            values[name] = tuple(value)
+        origin = get_origin(kinds[name])
+        if origin in (list, tuple) and isinstance(value, list | tuple):  # JSON has no tuples
+            values[name] = origin(value)
         if not _is(values[name], kinds[name]):
             raise ValueError(f"{name} of {cls.__name__} must be {kinds[name]}; got {value!r:.40}")
     return cls(**values)

@@ -110,12 +110,14 @@ FORGERIES = {
     "a method in the place of a number": lambda document, tensors: document["attributes"].update(predict=5),
     "a dunder": lambda document, tensors: document["attributes"].update(__class__=5),
     "a parameter twice": lambda document, tensors: document["attributes"].update(n_draws=10**8),
-    "two codecs at once": assign("attributes", "history_", to={"array": {}, "module": {}}),
+    "two codecs at once": assign("attributes", "seed_", to={"array": {}, "module": {}}),
     "calibration that is a number": assign("attributes", "conformal_scores_", to=5),
     "no place for a calibration": lambda document, tensors: document["attributes"].pop("conformal_scores_"),
     "no history": lambda document, tensors: document["attributes"].pop("history_"),
     "no scaling": assign("attributes", "input_scaling_", to=None),
-    "a history that is no number": lambda document, tensors: tensors["history_"].fill_(float("inf")),
+    "a history that is no number": assign(
+        "attributes", "history_", "History", "records", 0, "Progress", "elbo", to=float("inf")
+    ),
     "a scaling of another size": lambda document, tensors: tensors.update({"input_scaling_.mean": torch.zeros(7)}),
     "a network of no numbers": lambda document, tensors: tensors.update({"network_.layers.0.loc": torch.zeros(0)}),
 }

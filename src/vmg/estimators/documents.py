@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, astuple, fields
+from dataclasses import asdict, fields
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -183,16 +183,6 @@ def _decode_array(tensors: Tensors, document: Document) -> NDArray[Any]:
     return array
 
 
-def _encode_history(history: History) -> tuple[Tensors, Document]:
-    records = torch.tensor([astuple(record) for record in history.records], dtype=torch.float64)  # steps stay exact
-    return {"": records}, {"stopped": history.stopped, "notes": list(history.notes)}
-
-
-def _decode_history(tensors: Tensors, document: Document) -> History:
-    records = [Progress(int(step), int(n_steps), *rest) for step, n_steps, *rest in tensors[""].tolist()]
-    return History(records, document["stopped"], tuple(str(note) for note in document["notes"]))
-
-
 def _encode_members(members: Members) -> tuple[Tensors, Document]:
     made_with = {name: _encode(name, value, {}) for name, value in members.made_with.items()}
     return members.state_dict(), {"kind": type(members).__name__, "made_with": made_with}
@@ -251,6 +241,7 @@ PARTS: dict[str, type[Any]] = {
     for kind in (
         *(RegressionEnsemble, ScalarEnsemble, ClassificationEnsemble, InputRange, NoiseField, NoisePrior),
         *(Calibration, Factors, Stack, GaussianProcess, Kernel, BoostedTrees, Standardiser, LogTransform, Rectified),
+        *(History, Progress),
     )
 }
 """Dataclasses that are written field by field, and check themselves that these fit together."""
@@ -261,7 +252,6 @@ MEMBERS: dict[str, type[Members]] = {
 
 CODECS: dict[str, Codec] = {
     "array": Codec(np.ndarray, _encode_array, _decode_array),
-    "history": Codec(History, _encode_history, _decode_history),
     "tensor": Codec(Tensor, lambda tensor: ({"": tensor}, {}), lambda tensors, _: tensors[""].double().clone()),
     "inputs": Codec(TableInputs, TableInputs.to_document, TableInputs.from_document),
     "likelihood": Codec(ScalarLikelihood, _encode_likelihood, _decode_likelihood),
