@@ -52,7 +52,7 @@ def test_what_is_typical_is_the_distance_to_another_row():
 def test_flags_of_a_row_come_in_the_order_of_the_columns():
     yes, no = np.array([True, False, True, False]), np.zeros(4, dtype=bool)
     marks = [{"missing": yes, "outside": no}, {"unseen": np.array([False, True, True, False])}, {"missing": no}]
-    found = flag_texts(["a;b", "c", "d"], marks, 4)
+    found = flag_texts(["a;b", "c", "d"], marks, no)
     assert found.tolist() == ["missing:a b", "unseen:c", "missing:a b;unseen:c", ""]
 
 
@@ -61,11 +61,11 @@ def test_rows_of_many_columns_are_not_flagged_by_chance():
     frame, rows = (pd.DataFrame(rng.normal(size=(200, 500))).rename(columns=str) for _ in range(2))
     rows.loc[0, "7"] = 30.0
     encoder = TableEncoder.fit(frame)
-    flags = flag_texts(encoder.column_names, encoder.marks(rows), len(rows))
+    flags = flag_texts(encoder.column_names, encoder.marks(rows), np.zeros(len(rows), dtype=bool))
     assert "outside:7" in flags[0] and (flags != "").mean() < 0.1
     few = TableEncoder.fit(frame[["7"]])
     near = pd.DataFrame({"7": [0.0, frame["7"].max() + 0.01]})
-    assert flag_texts(["7"], few.marks(near), 2).tolist() == ["", "outside:7"]
+    assert flag_texts(["7"], few.marks(near), np.zeros(2, dtype=bool)).tolist() == ["", "outside:7"]
 
 
 def claims(n=400, seed=0):

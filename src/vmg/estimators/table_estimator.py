@@ -243,8 +243,9 @@ class TableEstimator(EstimatorBase):
         predictions = pd.concat(parts, ignore_index=True).set_axis(table.frame.index)
         in_time = 1.0 if clip else encoder.time_familiarity(table)
         predictions["familiarity"] = in_time * reference.familiarity(rows.features, shares > 0)
-        predictions[FLAGS] = flag_texts(encoder.column_names, marks, len(table))
-        return mark_not_finite(predictions)
+        finite = np.isfinite(predictions.select_dtypes("number").to_numpy(dtype=np.float64)).all(1)
+        predictions[FLAGS] = flag_texts(encoder.column_names, marks, ~finite)
+        return predictions
 
     @property
     def plot(self) -> Any:
@@ -344,26 +345,19 @@ def refuse_outside(names: Sequence[str], marks: Sequence[Mapping[str, Mask]]) ->
         raise TableError(f"values must be inside the range of the training rows; they are outside in {where}")
 
 
-def flag_texts(names: Sequence[str], marks: Sequence[Mapping[str, Mask]], n_rows: int) -> NDArray[Any]:
-    """Flags of each row, such as "missing:area;unseen:city"; empty where there is nothing to say."""
-    texts = np.full(n_rows, "", dtype=object)
+def flag_texts(names: Sequence[str], marks: Sequence[Mapping[str, Mask]], not_finite: Mask) -> NDArray[Any]:
+    """Flags of each row, such as "missing:area;unseen:city"; empty where there is nothing to say.
+
+    ``not_finite`` [N] are rows with predictions that left the range of floating-point numbers.
+    """
+    texts = np.full(len(not_finite), "", dtype=object)
     for name, kinds in zip(names, marks, strict=True):
         for kind, rows in kinds.items():
             texts[rows] += f"{SEPARATOR}{kind}:{name.replace(SEPARATOR, ' ')}"
+    texts[not_finite] += SEPARATOR + NOT_FINITE
     flagged = np.flatnonzero(texts)
     texts[flagged] = [text.removeprefix(SEPARATOR) for text in texts[flagged]]
     return texts
-
-
-def mark_not_finite(predictions: pd.DataFrame) -> pd.DataFrame:
-    """The predictions, with a flag where some number is not finite: it left the range of floating-point numbers."""
-    numbers = predictions.select_dtypes("number").to_numpy(dtype=np.float64)
-    rows = ~np.isfinite(numbers).all(1)
-    if not rows.any():
-        return predictions
-    flags = predictions[FLAGS].to_numpy(dtype=object)
-    flags[rows] = [text + (SEPARATOR if text else "") + NOT_FINITE for text in flags[rows]]
-    return predictions.assign(**{FLAGS: flags})
 
 
 def split_flags(text: str) -> list[str]:
