@@ -104,11 +104,7 @@ def test_draws_have_the_moments(case):
 
 
 def test_impossible_targets_are_told():
-    for name, bad in {
-        "poisson": [-1.0, 0.5, np.inf],
-        "beta": [0.0, 1.0],
-        "ordinal": [5.0],
-    }.items():
+    for name, bad in (("poisson", [-1.0, 0.5, np.inf]), ("beta", [0.0, 1.0]), ("ordinal", [5.0])):
         assert np.isnan(CASES[name][0].targets(np.array(bad))).all()
 
 

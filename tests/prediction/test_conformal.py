@@ -55,18 +55,6 @@ def test_coverage_outside_of_its_range(coverage):
         conformal_level(np.linspace(0, 1, 50)[:, None], coverage)
 
 
-@pytest.mark.parametrize("n", [4, 5, 9])
-@pytest.mark.parametrize("coverage", [0.3, 0.5, 0.8])
-def test_the_level_covers_exactly_as_ranks_say(n, coverage):
-    """Over all places that a new score can take among n others, the share below the level is ⌈(n+1)c⌉/(n+1)."""
-    scores = np.arange(n + 1.0)
-    below = 0
-    for new in range(n + 1):
-        others = np.sort(np.delete(scores, new))[:, None]
-        below += scores[new] <= conformal_level(others, coverage)[0]
-    assert below / (n + 1) == math.ceil((n + 1) * coverage - 1e-9) / (n + 1) >= coverage
-
-
 # -- the promise ------------------------------------------------------------------------------------------------------
 
 

@@ -321,8 +321,7 @@ class FullCovarianceLikelihood(ConjugateLikelihood):
         logdet = 2 * root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         prior_logdet = C * math.log(self.prior_rate)
         prior_df = torch.full_like(df, self.prior_df)
-        eye = torch.eye(C, dtype=root.dtype, device=root.device)
-        inverse_trace = torch.linalg.solve_triangular(root, eye, upper=False).square().sum((-2, -1))
+        inverse_trace = torch.cholesky_inverse(root).diagonal(dim1=-2, dim2=-1).sum(-1)
         shape = 0.5 * (df - prior_df) * self._expected_logdet(root)
         trace = 0.5 * df * (self.prior_rate * inverse_trace - C)
         normaliser = (

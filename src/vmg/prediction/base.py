@@ -131,8 +131,6 @@ class NumberPrediction(ABC):
         """Values [Q, N, C] between which the cdf is smooth enough for a short rule."""
         return self._quantile(SCORE_LEVELS)
 
-    # -- shapes -------------------------------------------------------------------------------------------------------
-
     @property
     def n_rows(self) -> int:
         return self.shape[0]
@@ -303,8 +301,6 @@ class NumberPrediction(ABC):
         """The CRPS of what is measured of a target: ``low`` or ``high`` where the target itself lies beyond."""
         knots, y = np.clip(self._score_knots(), low, high), np.clip(self._as_rows(y), low, high)
         return self._shaped(integrated_score(self._cdf, knots, y))
-
-    # -- draws --------------------------------------------------------------------------------------------------------
 
     def sample(self, n_samples: int, random_state: Seed = None) -> Array:
         """Draws of the target, [n_samples, N] or [n_samples, N, C], each row and output as its quantiles say.

@@ -31,13 +31,20 @@ MOST_VALUES = 512  # of a discrete target between its tails; more are scored as 
 
 
 @cache
-def _vague_rule() -> Array:
-    """Nodes and weights of the mean over a standard normal, none of much weight: means of intervals, [2, K]."""
+def _rules() -> tuple[Array, Array]:
+    """Nodes and weights [2, K, 1] of the mean over a standard normal: the usual ones, and none of much weight.
+
+    The latter are means of intervals; usual ones end with weights of zero.
+    """
     share = special.ndtr(CORE_END)
     tail = np.linspace(CORE_END, END, SIDE + 1)[1:]
     edges = np.concatenate([-tail[::-1], special.ndtri(np.linspace(1 - share, share, CORE + 1)), tail])
     mass, density = np.diff(special.ndtr(edges)), np.exp(-0.5 * edges**2) / np.sqrt(2 * np.pi)
-    return np.stack([-np.diff(density) / mass, mass / mass.sum()])
+    vague = np.stack([-np.diff(density) / mass, mass / mass.sum()])
+    nodes, weights = hermite_rule(NODES)
+    kept = weights > LEAST_WEIGHT
+    usual = np.stack([nodes[kept], weights[kept] / weights[kept].sum()])
+    return np.pad(usual, ((0, 0), (0, len(mass) - kept.sum())))[..., None], vague[..., None]
 
 
 @dataclass(frozen=True, repr=False)
@@ -71,13 +78,9 @@ class GLMPrediction(NumberPrediction):
     @cached_property
     def _rule(self) -> tuple[Array, Array]:
         """Values of f and their weights, [K, N] each: the same of a row whatever others come with it."""
-        nodes, weights = hermite_rule(NODES)
-        kept = weights > LEAST_WEIGHT
-        usual = np.stack([nodes[kept], weights[kept] / weights[kept].sum()])
-        vague = self.function_scale > VAGUE
-        rule = np.zeros((2, max(CORE + 2 * SIDE if vague.any() else 0, usual.shape[1]), self.n_rows))
-        rule[:, : usual.shape[1]] = usual[..., None]
-        rule[:, :, vague] = _vague_rule()[..., None] if vague.any() else 0.0
+        usual, vague = _rules()
+        rule = np.where(self.function_scale > VAGUE, vague, usual)
+        rule = rule[:, rule[1].any(-1)]
         return np.minimum(self.loc + self.function_scale * rule[0], self.likelihood.highest), rule[1]
 
     @cached_property

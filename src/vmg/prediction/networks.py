@@ -74,9 +74,6 @@ def sample_functions(model: nn.Module, n_functions: int, *, prior: bool = False)
     return functions
 
 
-# -- predictions ------------------------------------------------------------------------------------------------------
-
-
 class Moments(NamedTuple):
     """Mean and standard deviations of each row; of classes, mean is their probabilities and the rest is of indicators.
 
