@@ -72,7 +72,7 @@ class MemberPredictions(NamedTuple):
 
     @classmethod
     def of(cls, loc: Tensor, variance: Tensor, parameters: Tensor) -> MemberPredictions:
-        """From tensors of any precision."""
+        """Predictions from tensors of any precision."""
         return cls(*(part.detach().double().numpy() for part in (loc, variance, parameters)))
 
 

@@ -49,7 +49,7 @@ COST = 0.0075  # nats that rows of the fit may lose, on average, to the spread o
 
 
 class _Output(nn.Module):
-    """What both kinds share: groups of features, and buffers that stay in double precision in a model of any other."""
+    """Groups of features of both kinds, and buffers that stay in double precision in a model of any other."""
 
     log_precision: nn.Parameter  # of each group, [*batch_shape, G]
     group_sizes: tuple[int, ...]

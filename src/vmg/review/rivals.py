@@ -214,7 +214,7 @@ def _texts(rows: RivalRows) -> list[str]:
 
 
 def _threads(rows: RivalRows) -> int:
-    """As many threads as PyTorch has: by itself pytabkit takes all processors, however busy they are."""
+    """PyTorch's number of threads: by itself pytabkit takes all processors, however busy they are."""
     return torch.get_num_threads()
 
 
