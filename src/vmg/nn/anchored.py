@@ -100,18 +100,13 @@ class _Features(torch.autograd.Function):
 class AnchoredFeatures(nn.Module):
     """Features [*batch_shape, N, n_features] of rows: the last hidden layer, the inputs themselves and a one.
 
-    Parameters
-    ----------
-    in_features : int
-    hidden : sequence of int
-        Sizes of the hidden layers; none gives a linear model.
-    activation : name of :data:`vmg.nn.ACTIVATIONS`, or a sequence of names
-        Several are dealt out to members in runs: with two, the first half of the members has the first.
-    n_members : int
-        Networks in this module, each with an anchor of its own.
-    n_directions : int
-        Linear features: 0 are the inputs themselves, another number their parts along so many directions, and the
-        length of the rest. :meth:`span` chooses the directions.
+    Args:
+        hidden: sizes of the hidden layers; none gives a linear model.
+        activation: a name of :data:`vmg.nn.mlp.ACTIVATIONS`, or several, which are dealt out to members in runs: with
+            two, the first half of the members has the first.
+        n_members: networks in this module, each with an anchor of its own.
+        n_directions: linear features: 0 are the inputs themselves, another number their parts along so many directions,
+            and the length of the rest. :meth:`span` chooses the directions.
 
     Row scales of the first layer are one for each input, so that inputs which do not matter can fade (relevance
     determination); each later layer has one scale.
@@ -258,14 +253,10 @@ class AnchoredFunctions:
     The same as features, a product and a triangular solve in double precision, up to rounding. The scales of the layers
     and of the features are folded into matrices, the solve is a product with L⁻¹, and no features are put together.
 
-    Parameters
-    ----------
-    features : AnchoredFeatures
-        φ, in double precision.
-    mean : tensor [E, F, C]
-        m of C outputs.
-    root : tensor [E, F, F]
-        L.
+    Args:
+        features: φ, in double precision.
+        mean: m of C outputs, [E, F, C].
+        root: L, [E, F, F].
     """
 
     @torch.no_grad()

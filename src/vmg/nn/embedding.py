@@ -22,12 +22,11 @@ class MatrixGaussianEmbedding(BayesianModule):
     The table is the weight of a linear layer without bias that sees tokens as indicators. There are no pseudo-data: a
     pseudo-input would be a mixture of tokens.
 
-    Parameters
-    ----------
-    num_embeddings, embedding_dim, padding_idx
-        As in ``nn.Embedding``; the padding token has its mean, without noise, which starts at zero and is not trained.
-    **layer_options
-        Options of :class:`~vmg.nn.MatrixGaussianLinear`; the prior is N(0, 1) for each entry of the table unless given.
+    Args:
+        num_embeddings, embedding_dim, padding_idx: as in ``nn.Embedding``; the padding token has its mean, without
+            noise, which starts at zero and is not trained.
+        **layer_options: options of :class:`~vmg.nn.MatrixGaussianLinear`; the prior is N(0, 1) for each entry of the
+            table unless given.
     """
 
     def __init__(

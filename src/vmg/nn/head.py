@@ -39,25 +39,19 @@ class FunctionPosterior(NamedTuple):
 class BayesianHead(nn.Module):
     """The output layer of a network, integrated out: its weights, and its noise, have a closed form or an optimum.
 
-    Parameters
-    ----------
-    model : nn.Module
-        A trained model, whose last linear layer the head replaces; the model itself stays as it is. Where no
-        ``nn.Linear`` makes the model's output, that output [N, n_features] is the features.
-    likelihood : Likelihood, optional
-        ``GaussianLikelihood(C)``: exact. ``FullCovarianceLikelihood(C)``: exact, with noise that is correlated between
-        outputs. ``CategoricalLikelihood()``: Gaussian weights at the optimum of their bound. If None, integer targets
-        are classes and others numbers. Only the likelihood's prior is used, its rate in units of the targets' variance.
-    layer : str, optional
-        Name of the output layer, an ``nn.Linear``; "last" finds it. None: the model's outputs are features.
-    keep_weights : bool
-        Keep the trained weights of the layer as the mean of the weights of classes; ``fit`` then only finds how sure to
-        be of them. False fits the weights once more, at the optimum of their bound: for rows that did not train the
-        features, as those that did become overconfident.
-    n_features, n_outputs : int, optional
-        Seen from the first rows if None. With ``n_features`` the model's outputs are features.
-    bias : bool
-        Append a one to the features.
+    Args:
+        model: a trained model, whose last linear layer the head replaces; the model itself stays as it is. Where no
+            ``nn.Linear`` makes the model's output, that output [N, n_features] is the features.
+        likelihood: ``GaussianLikelihood(C)``: exact. ``FullCovarianceLikelihood(C)``: exact, with noise that is
+            correlated between outputs. ``CategoricalLikelihood()``: Gaussian weights at the optimum of their bound. If
+            None, integer targets are classes and others numbers. Only the likelihood's prior is used, its rate in units
+            of the targets' variance.
+        layer: name of the output layer, an ``nn.Linear``; "last" finds it. None: the model's outputs are features.
+        keep_weights: keep the trained weights of the layer as the mean of the weights of classes; ``fit`` then only
+            finds how sure to be of them. False fits the weights once more, at the optimum of their bound: for rows that
+            did not train the features, as those that did become overconfident.
+        n_features, n_outputs: seen from the first rows if None. With ``n_features`` the model's outputs are features.
+        bias: append a one to the features.
     """
 
     def __init__(

@@ -21,14 +21,10 @@ class MatrixGaussianLoRA(BayesianModule):
     D [in, rank] and Û [rank, out] are matrix Gaussian; the mean of Û starts at zero, so the mean of the layer starts
     at the frozen one (after Hu et al. 2022, whose factors are points).
 
-    Parameters
-    ----------
-    base : nn.Module
-        A linear layer; its parameters are frozen.
-    rank, alpha : int, float
-        Of the random map, and its scale; alpha is ``rank`` if None.
-    **layer_options
-        Options of :class:`~vmg.nn.MatrixGaussianLinear`, for both factors.
+    Args:
+        base: a linear layer; its parameters are frozen.
+        rank, alpha: of the random map, and its scale; alpha is ``rank`` if None.
+        **layer_options: options of :class:`~vmg.nn.MatrixGaussianLinear`, for both factors.
     """
 
     def __init__(self, base: nn.Module, rank: int = 8, alpha: float | None = None, **layer_options: Any) -> None:

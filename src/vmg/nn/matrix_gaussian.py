@@ -169,31 +169,24 @@ class MatrixGaussianLinear(BayesianLinear):
 
     Each call draws from the posterior; ``to_linear()`` gives the weights at the mean pseudo-data as a plain layer.
 
-    Parameters
-    ----------
-    in_features, out_features, bias, batch_shape
-        As in :class:`BayesianLinear`.
-    n_pseudo : int
-        Number of pseudo-points P. The paper asks for P < R but runs P >= R on narrow tables: that warns and works.
-    row_covariance, column_covariance : {"diagonal", "rank_one", "dense"}
-        Families of U and V.
-    zero_mean : bool
-        Drop M; the pseudo-data alone carry the mean. Needs ``n_pseudo`` > 0.
-    prior : Prior, optional
-        Of W; MN(0, I, I) if None. The layer keeps a fresh copy where the prior has parameters of its own.
-    max_noise : float, or one for each replica [*batch_shape]
-        Bound on √α, the noise of the pseudo-data relative to their size.
-    pseudo_noise : {"layer", "factored"}
-        One √α per layer and kind, or a factor per pseudo-point times a factor per dimension.
-    sampling : {"marginal", "joint", "weights"}
-        Rows drawn one by one (fast, the paper's choice), all rows of a batch jointly, or through one weight matrix.
-    kl : {"marginal", "conditional"}
-        What is charged for the weights of a layer with pseudo-data: the paper's KL(q(W) ‖ p(W)), with which the
-        objective is *not* a bound, or that of q(W | Ã, B̃), which the layer uses; see :meth:`kl_divergence`.
-    damping : float
-        σ² on the diagonal of Σ₁₁.
-    initial_scale : float
-        Standard deviation of the weights at the start of training: 1 as in the authors' code; less converges sooner.
+    Args:
+        in_features, out_features, bias, batch_shape: as in :class:`BayesianLinear`.
+        n_pseudo: number of pseudo-points P. The paper asks for P < R but runs P >= R on narrow tables: that warns and
+            works.
+        row_covariance, column_covariance: {"diagonal", "rank_one", "dense"}; families of U and V.
+        zero_mean: drop M; the pseudo-data alone carry the mean. Needs ``n_pseudo`` > 0.
+        prior: of W; MN(0, I, I) if None. The layer keeps a fresh copy where the prior has parameters of its own.
+        max_noise: bound on √α, the noise of the pseudo-data relative to their size.
+        pseudo_noise: {"layer", "factored"}; one √α per layer and kind, or a factor per pseudo-point times a factor per
+            dimension.
+        sampling: {"marginal", "joint", "weights"}; rows drawn one by one (fast, the paper's choice), all rows of a
+            batch jointly, or through one weight matrix.
+        kl: {"marginal", "conditional"}; what is charged for the weights of a layer with pseudo-data: the paper's
+            KL(q(W) ‖ p(W)), with which the objective is *not* a bound, or that of q(W | Ã, B̃), which the layer uses;
+            see :meth:`kl_divergence`.
+        damping: σ² on the diagonal of Σ₁₁.
+        initial_scale: standard deviation of the weights at the start of training: 1 as in the authors' code; less
+            converges sooner.
     """
 
     loc: nn.Parameter | None

@@ -48,20 +48,13 @@ MODULES: dict[Activation, type[nn.Module]] = {
 class MLP(nn.Module):
     """Matrix Gaussian layers, or layers of any other kind, with a nonlinearity between them.
 
-    Parameters
-    ----------
-    in_features, out_features : int
-        Sizes of input and output.
-    hidden : sequence of int
-        Sizes of the hidden layers.
-    activation : {"relu", "tanh", "silu", "gelu", "cos", "logistic", "identity"} or callable
-        Any elementwise function of a tensor.
-    n_pseudo : int or sequence of int
-        Pseudo-points of every layer, or of each.
-    make_layer : callable (position, in_features, out_features) -> BayesianLinear, optional
-        Makes layers of another kind; excludes ``n_pseudo`` and ``layer_options``.
-    **layer_options
-        All other options of :class:`~vmg.nn.MatrixGaussianLinear`.
+    Args:
+        hidden: sizes of the hidden layers.
+        activation: {"relu", "tanh", "silu", "gelu", "cos", "logistic", "identity"} or callable; any elementwise
+            function of a tensor.
+        n_pseudo: pseudo-points of every layer, or of each.
+        make_layer: makes layers of another kind, of a position, inputs and outputs; excludes ``n_pseudo`` and ``layer_options``.
+        **layer_options: all other options of :class:`~vmg.nn.MatrixGaussianLinear`.
     """
 
     def __init__(

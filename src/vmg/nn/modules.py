@@ -26,15 +26,11 @@ class MatrixGaussianModule(BayesianModule):
     kernel of a convolution is the layer of its patches, all positions share one draw, and pseudo-data are patches. A
     recurrent layer has one draw for all its steps.
 
-    Parameters
-    ----------
-    module : nn.Module
-        Convolutions of any kind, ``nn.MultiheadAttention``, ``nn.RNN``, ``nn.GRU``, ``nn.LSTM``, their cells, and
-        ``nn.Bilinear``. Its parameters must be matrices and biases of these.
-    settings : callable, optional
-        Options of the matrix with R rows, which may depend on R.
-    **layer_options
-        Options of :class:`~vmg.nn.MatrixGaussianLinear` for all matrices; these come first.
+    Args:
+        module: convolutions of any kind, ``nn.MultiheadAttention``, ``nn.RNN``, ``nn.GRU``, ``nn.LSTM``, their cells,
+            and ``nn.Bilinear``. Its parameters must be matrices and biases of these.
+        settings: options of the matrix with R rows, which may depend on R.
+        **layer_options: options of :class:`~vmg.nn.MatrixGaussianLinear` for all matrices; these come first.
     """
 
     def __init__(

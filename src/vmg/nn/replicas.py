@@ -26,11 +26,9 @@ class Replicas(nn.Module):
     of an ``nn.Sequential`` as one batched product, other modules by ``torch.func.vmap``. Modules with batch norms or
     hooks are called member by member. Rows are dimension 0 of inputs and of the output.
 
-    Parameters
-    ----------
-    models : sequence of nn.Module
-        Models that differ in their tensors only, each a start of its own; they are copied. :func:`replicate` makes
-        them from one. Frozen parameters stay frozen.
+    Args:
+        models: models that differ in their tensors only, each a start of its own; they are copied. :func:`replicate`
+            makes them from one. Frozen parameters stay frozen.
     """
 
     def __init__(self, models: Sequence[nn.Module]) -> None:
