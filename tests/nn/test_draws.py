@@ -102,13 +102,6 @@ def test_sampled_functions_of_an_mlp_and_their_gradients():
         vmg.sample_functions(model, 0)
 
 
-def test_equal_rows_have_equal_draws():
-    """Drawn row by row they correlated at 0.26."""
-    model = bayesianize(nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1)), initial_scale=1.0)
-    drawn = vmg.sample_functions(model, 10)(torch.randn(1, 3).expand(2, 3))
-    torch.testing.assert_close(drawn[:, 0], drawn[:, 1])
-
-
 # -- predictions ------------------------------------------------------------------------------------------------------
 
 

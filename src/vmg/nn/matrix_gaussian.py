@@ -301,7 +301,7 @@ class MatrixGaussianLinear(BayesianLinear):
         """
         if self.pseudo_data is None:
             raise ValueError("posterior_given needs a layer with pseudo-data; got n_pseudo=0")
-        A = self._scaled(self.pseudo_data.inputs if inputs is None else inputs)
+        A = (self.pseudo_data.inputs if inputs is None else inputs) / F.input_divisor(self.n_rows)
         B = self.pseudo_data.outputs if outputs is None else outputs
         A, B, M, U, V = _in_double(A, B, self.loc, self.row(), self.column())
         return MatrixNormal(F.fold_mean(M, U, A, B, self.damping), Conditioned(U, A, self.damping), V, False)
@@ -352,7 +352,7 @@ class MatrixGaussianLinear(BayesianLinear):
         if self.pseudo_data is None:
             mean, covariance = x @ q.loc, U.gram(x)
         else:
-            A, B = self._scaled(self.pseudo_data.inputs), self.pseudo_data.outputs
+            A, B = self.pseudo_data.inputs / F.input_divisor(self.n_rows), self.pseudo_data.outputs
             given = F.condition(x, self._loc(), U, A, B, self.damping)
             mean, covariance = given.mean, given.row_covariance(U)
         root = cholesky(covariance, name="predictive row covariance")
@@ -413,7 +413,7 @@ class MatrixGaussianLinear(BayesianLinear):
             draw = F.sample_marginal if marginal else F.sample_joint
             return draw(x, self._loc(), U, V, self.draw_noise(*noise_shape))
         A, B = self.pseudo_data.sample((), self.generator)
-        parts = x, self._loc(), U, V, self._scaled(A), B, self.draw_noise(*noise_shape)
+        parts = x, self._loc(), U, V, A / F.input_divisor(self.n_rows), B, self.draw_noise(*noise_shape)
         if needs_double(self.n_pseudo, self.n_rows, x.dtype):
             parts = _in_double(*parts)
         return F.sample_conditional(*parts, self.damping, joint=not marginal).to(x.dtype)
@@ -434,7 +434,7 @@ class MatrixGaussianLinear(BayesianLinear):
         if self.pseudo_data is None:
             return W
         A, B = self.pseudo_data.sample(sample_shape, self.generator)
-        parts = W, U, V, self._scaled(A), B, self.draw_noise(*B.shape)
+        parts = W, U, V, A / F.input_divisor(self.n_rows), B, self.draw_noise(*B.shape)
         if needs_double(self.n_pseudo, self.n_rows, dtype):
             parts = _in_double(*parts)
         return F.condition_weights(*parts, self.damping).to(dtype)
@@ -443,10 +443,6 @@ class MatrixGaussianLinear(BayesianLinear):
         """Weight matrices W [*sample_shape, *batch_shape, R, C] from the prior."""
         shape = (*sample_shape, *self.batch_shape, self.n_rows, self.out_features)
         return self.prior.sample(shape, self.generator).to(self.row.log_scale)
-
-    def _scaled(self, A: Tensor) -> Tensor:
-        """Ã/√R: pseudo-inputs have all R entries, bias included, and share the inputs' scaling."""
-        return A / F.input_divisor(A.shape[-1])
 
 
 def _in_double(*parts: Any) -> Any:

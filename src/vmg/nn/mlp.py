@@ -53,7 +53,7 @@ class MLP(nn.Module):
         activation: {"relu", "tanh", "silu", "gelu", "cos", "logistic", "identity"} or callable; any elementwise
             function of a tensor.
         n_pseudo: pseudo-points of every layer, or of each.
-        make_layer: makes layers of another kind, of a position, inputs and outputs; excludes ``n_pseudo`` and ``layer_options``.
+        make_layer: makes layers of another kind; excludes ``n_pseudo`` and ``layer_options``.
         **layer_options: all other options of :class:`~vmg.nn.MatrixGaussianLinear`.
     """
 
