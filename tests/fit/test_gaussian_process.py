@@ -8,7 +8,7 @@ from fit_rows import fit_rows
 from scipy.optimize import approx_fprime
 
 from vmg.fit import gaussian_process
-from vmg.fit.gaussian_process import GaussianProcess, Kernel, negative_log_evidence
+from vmg.fit.gaussian_process import GaussianProcess, Kernel, negative_log_evidence, predict_exactly
 
 
 @pytest.fixture
@@ -72,6 +72,36 @@ def test_fewer_centres_are_linear_regression_with_the_prior_variance_that_is_lef
     loc, variance = GaussianProcess.of(kernel, centres, x, y, weight).predict(new)
     np.testing.assert_allclose(loc, at @ covariance @ (phi * weight[:, None]).T @ y / noise, atol=1e-8)
     np.testing.assert_allclose(variance, np.einsum("nf,fg,ng->n", at, covariance, at) + left, atol=1e-8)
+
+
+def test_predictions_without_centres_are_the_exact_process(rows):
+    x, y, weight, new = rows
+    loc, covariance = dense(Kernel(LOG), x, y, weight, new)
+    said = predict_exactly(Kernel(LOG), x, y, weight, new)
+    np.testing.assert_allclose(said.loc, loc, atol=1e-8)
+    np.testing.assert_allclose(said.variance, np.diag(covariance), atol=1e-8)
+
+
+@pytest.mark.parametrize("frequency", [0.5, 8.0])
+def test_all_rows_are_centres_where_few_predict_held_out_rows_worse(frequency, monkeypatch):
+    monkeypatch.setattr(gaussian_process, "CENTRES", 20)
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1.7, 1.7, (120, 1))
+    y = np.sin(frequency * x[:, 0]) + 0.05 * rng.standard_normal(120)
+    fold = np.arange(120) % 4 == np.arange(4)[:, None]
+    process, held_out = GaussianProcess.fit(fit_rows(x, y, fold), np.arange(120))
+    assert len(process.centres) == (20 if frequency < 1 else 120)
+    error = np.concatenate([(said.loc - y)[rows] for said, rows in zip(held_out, fold, strict=True)])
+    assert np.sqrt(np.mean(error**2)) < 0.1
+
+
+def test_a_process_without_noise_keeps_few_centres(monkeypatch):
+    monkeypatch.setattr(gaussian_process, "CENTRES", 20)
+    x = np.linspace(-1.7, 1.7, 120)[:, None]
+    fold = np.arange(120) % 4 == np.arange(4)[:, None]
+    process, _ = GaussianProcess.fit(fit_rows(x, np.sin(8 * x[:, 0]), fold), np.arange(120))
+    assert not process.kernel.is_noisy
+    assert len(process.centres) == 20  # the jitter between centres would count as noise that held-out rows do not have
 
 
 def test_gradient_of_the_evidence(rows):
