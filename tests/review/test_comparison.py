@@ -61,7 +61,7 @@ def test_every_installed_method_predicts_held_out_rows(table, name, classes):
     assert found.n_rows == 60 and found.seconds[name] > 0
 
 
-def test_the_spread_of_a_method_is_that_of_its_quantiles_or_of_its_errors_on_folds_or_where_it_is_slow_one_fold():
+def test_the_spread_of_a_method_is_that_of_its_quantiles_or_of_its_errors_on_folds():
     rng, fits = np.random.default_rng(0), []
     X, y = rng.normal(size=(300, 2)), rng.normal(size=300)
 
