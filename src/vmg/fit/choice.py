@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,8 +65,7 @@ SMALL_WIDTH, SMALL_MEMBERS, SMALL_STEPS, SMALL_PATIENCE = 50, 4, 100, 30
 TRIAL_ROWS = 1_000
 
 
-@dataclass(frozen=True)
-class LikelihoodChoice:
+class LikelihoodChoice(NamedTuple):
     """The name of a likelihood, and why it was taken."""
 
     name: str

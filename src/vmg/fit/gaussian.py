@@ -110,11 +110,9 @@ class RegressionMembers(Members):
             self.head.update(self.features(torch.as_tensor(x[part])), torch.as_tensor(y[part]), given)
 
 
+# Largest variance of a function in the range of the rows, where the targets' own is one: between the rows of a nearly
+# noiseless table a process can be unsure by twenty times the spread of all targets.
 MOST_VARIANCE = 4.0
-"""Largest variance of a function in the range of the rows, where the targets' own is one.
-
-A process fitted to a nearly noiseless table can be unsure by twenty times the spread of all targets between the rows.
-"""
 
 
 class OutputLayers(NamedTuple):
