@@ -227,11 +227,8 @@ class HeteroscedasticLikelihood(GaussianLikelihood):
 
     def _split(self, f: Tensor) -> tuple[Tensor, Tensor]:
         """Mean f and log scale g, each [..., B, C]."""
-        if f.shape[-1] != self.n_network_outputs:
-            raise ValueError(
-                f"the network must have {self.n_network_outputs} outputs, a mean and a log scale for each target; "
-                f"got {f.shape[-1]}"
-            )
+        if f.shape[-1] != (n := self.n_network_outputs):
+            raise ValueError(f"the network must have {n} outputs, means and then log scales; got {f.shape[-1]}")
         start, stop = self.get_buffer("fade")
         strength = ((self.get_buffer("n_updates") - start) / (stop - start)).clamp(0, 1)
         mean, raw = f[..., : self.n_outputs], f[..., self.n_outputs :]

@@ -72,10 +72,6 @@ class StudentPrediction(NumberPrediction):
     def _epistemic(self) -> Array:
         return self.function_scale * self.tails
 
-    @property
-    def _std(self) -> Array:
-        return self.scale * self.tails
-
     def log_density(self, y: Array) -> Array:
         """log p(y) of each row and output, [N, C]."""
         return student_log_density(y - self.loc, self.scale**2, self.df)
