@@ -83,11 +83,6 @@ def test_wrong_options(options, message):
         MLP(**{"in_features": 6, "hidden": (4,), "out_features": 2, **options})
 
 
-def test_n_functions_must_be_positive():
-    with pytest.raises(ValueError, match="n_functions must be at least 1; got 0"):
-        MLP(3, (4,), 1).sample_functions(0)
-
-
 def test_networks_inside_other_models_become_plain(build):
     network, x = build(3, (4,), 2, n_pseudo=2), rows(6)
     model = nn.Sequential(network, nn.Softmax(-1))

@@ -20,7 +20,6 @@ from vmg.fused.passes import LayerPass, make_plan
 __all__ = ["Activation", "DiagonalDraw", "kernels_serve", "sample_stack"]
 
 Activation = Callable[[Tensor], Tensor]
-N_PARAMETERS = 6  # of a layer
 
 
 class DiagonalDraw(NamedTuple):
@@ -152,22 +151,22 @@ class _Stack(Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor | None, g_kl: Tensor | None = None) -> tuple[Tensor | None, ...]:
         run, (x, *tensors) = ctx.run, ctx.saved_tensors
-        if torch.is_grad_enabled():  # a gradient of this gradient is wanted
-            return _by_autograd(run, x, tensors, ctx.needs_input_grad, g, g_kl)
-        n = N_PARAMETERS
+        n = len(tensors) // len(run.draws)
         parameters = [tensors[n * k : n * (k + 1)] for k in range(len(run.draws))]
+        if torch.is_grad_enabled():  # a gradient of this gradient is wanted
+            return _by_autograd(run, x, parameters, ctx.needs_input_grad, g, g_kl)
         needs_x = ctx.needs_input_grad[2]
         g_x, gradients = run.backward(parameters, g, g_kl, needs_x=needs_x)
         return None, None, g_x if needs_x else None, *gradients
 
 
 def _by_autograd(
-    run: _Passes, x: Tensor, tensors: Sequence[Any], needed: Sequence[bool], g: Tensor | None, g_kl: Tensor | None
+    run: _Passes, x: Tensor, parameters: Sequence[Any], needed: Sequence[bool], g: Tensor | None, g_kl: Tensor | None
 ) -> tuple[Tensor | None, ...]:
     """The gradients in PyTorch, which can be differentiated again."""
-    wanted = [t for t, need in zip((x, *tensors), needed[2:], strict=True) if need]
-    each = iter(tensors)
-    draws = [draw._replace(parameters=tuple(next(each) for _ in range(N_PARAMETERS))) for draw in run.draws]
+    tensors = [x, *(t for own in parameters for t in own)]
+    wanted = [t for t, need in zip(tensors, needed[2:], strict=True) if need]
+    draws = [draw._replace(parameters=tuple(own)) for draw, own in zip(run.draws, parameters, strict=True)]
     terms = []
     if g is not None:
         out = draws[0].in_pytorch(x)

@@ -133,6 +133,7 @@ class AnchoredFeatures(nn.Module):
                 raise ValueError(f"{name} must be at least 1; got {size}")
         self.in_features, self.hidden, self.activations = in_features, tuple(hidden), names
         self.n_members, self.n_directions = n_members, n_directions
+        self.first_log_scale = -0.5 * math.log(in_features)  # the prior's centre: pre-activations have unit size
         if n_directions:
             self.register_buffer("directions", torch.zeros(n_members, in_features, n_directions))
         self.weights, self.log_scales = nn.ParameterList(), nn.ParameterList()
@@ -161,17 +162,13 @@ class AnchoredFeatures(nn.Module):
         """Z₀ of each layer."""
         return [self.get_buffer(f"anchor_{position}") for position in range(len(self.hidden))]
 
-    def _first_log_scale(self) -> float:
-        """log s at the prior's centre: pre-activations of standardised inputs have unit size."""
-        return -0.5 * math.log(self.in_features)
-
     @torch.no_grad()
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw new anchors and start every member at its own."""
         for position, (weight, anchor) in enumerate(zip(self.weights, self.anchors, strict=True)):
             anchor.normal_(generator=generator)
             weight.copy_(anchor)
-            self.log_scales[position].fill_(self._first_log_scale() if position == 0 else 0.0)
+            self.log_scales[position].fill_(self.first_log_scale if position == 0 else 0.0)
 
     @torch.no_grad()
     def span(self, rows: Array) -> None:
@@ -226,7 +223,7 @@ class AnchoredFeatures(nn.Module):
     def log_prior(self) -> Tensor:
         """Anchored log prior of each member up to a constant, [n_members]."""
         total = torch.zeros(self.n_members, dtype=next(iter(self.weights), torch.zeros(())).dtype)
-        centre = self._first_log_scale()
+        centre = self.first_log_scale
         for weight, anchor, log_scale in zip(self.weights, self.anchors, self.log_scales, strict=True):
             left = (weight - anchor).square().sum((-2, -1))
             rescaled = ((log_scale - centre) / SCALE_SPREAD).square().sum((-2, -1))
@@ -236,7 +233,7 @@ class AnchoredFeatures(nn.Module):
     def input_scale(self) -> Tensor:
         """Prior scale of each input's weights, a geometric mean over members, [in_features]."""
         if not self.hidden:
-            return torch.full((self.in_features,), math.exp(self._first_log_scale()))
+            return torch.full((self.in_features,), math.exp(self.first_log_scale))
         return self.log_scales[0].detach()[:, :-1, 0].mean(0).exp()
 
     def relevance(self) -> Tensor:

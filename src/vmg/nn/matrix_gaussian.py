@@ -87,12 +87,12 @@ class PseudoData(KeepsSettings):
         bound = "one per replica" if isinstance(self.max_noise, Tensor) else f"{self.max_noise:g}"
         return f"{self.n_points} points, max_noise={bound}, noise={self.noise}"
 
+    @torch.no_grad()
     def reset(self, generator: torch.Generator | None = None) -> None:
         """Entries uniform near zero, √α at its bound, as in the authors' code."""
-        with torch.no_grad():
-            self.points.uniform_(-INITIAL_RANGE, INITIAL_RANGE, generator=generator)
-            for log_noise in self.log_noises():
-                log_noise.copy_(torch.as_tensor(self.limits()[1]).expand_as(log_noise))
+        self.points.uniform_(-INITIAL_RANGE, INITIAL_RANGE, generator=generator)
+        for log_noise in self.log_noises():
+            log_noise.copy_(torch.as_tensor(self.limits()[1]).expand_as(log_noise))
 
     @property
     def inputs(self) -> Tensor:

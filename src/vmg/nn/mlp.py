@@ -118,8 +118,6 @@ class MLP(nn.Module):
 
         Every call of the returned f uses the same weights, so the draws are consistent across inputs.
         """
-        if n_functions < 1:
-            raise ValueError(f"n_functions must be at least 1; got {n_functions}")
         functions = {}
         with torch.no_grad():
             for layer in self.layers:

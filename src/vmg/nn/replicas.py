@@ -40,9 +40,8 @@ class Replicas(nn.Module):
             raise ValueError("models must be plain ones, without Bayesian layers; got some with")
         tensors = [{**dict(model.named_parameters()), **dict(model.named_buffers())} for model in models]
         shapes = [{name: tuple(tensor.shape) for name, tensor in own.items()} for own in tensors]
-        other = next((own for own in shapes if own != shapes[0]), None)
-        if other is not None:
-            raise ValueError(f"models must have tensors of the same names and shapes; got {shapes[0]} and {other}")
+        if any(own != shapes[0] for own in shapes):
+            raise ValueError(f"models must have tensors of the same names and shapes; got {shapes}")
         first, is_trained = tensors[0], {name: tensor.requires_grad for name, tensor in tensors[0].items()}
         kinds = {(tensor.dtype, tensor.device) for name, tensor in first.items() if is_trained[name]}
         if len(kinds) != 1:
@@ -164,7 +163,6 @@ def _started_anew(model: nn.Module, scale: float) -> nn.Module:
 
 # -- the steps of a model for all members: tensors are [E, ...], arguments that were dealt [E, rows, ...] --------------
 
-HAVE_STATISTICS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 ELEMENTWISE = (
     *(nn.Identity, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh),
     *(nn.Sigmoid, nn.Softplus, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.LogSigmoid, nn.Dropout),
@@ -221,5 +219,6 @@ def _steps(module: nn.Module, names: Container[str], prefix: str = "") -> Iterat
     held = [(part, name) for part, inside in module.named_modules() for name in (*inside._parameters, *inside._buffers)]
     inner = [f"{part}.{name}".removeprefix(".") for part, name in held]
     own = {name: f"{prefix}{name}" for name in inner if f"{prefix}{name}" in names}
-    one_by_one = any(isinstance(part, HAVE_STATISTICS) or has_hooks(part) for part in module.modules())
+    with_statistics = nn.modules.batchnorm._BatchNorm | nn.modules.instancenorm._InstanceNorm
+    one_by_one = any(isinstance(part, with_statistics) or has_hooks(part) for part in module.modules())
     yield _Step(module, own, one_by_one)
