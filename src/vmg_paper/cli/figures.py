@@ -13,7 +13,7 @@ from vmg.cli.output import say, say_aside, waiting
 from vmg.files import append_lines, read_lines, replacing
 from vmg_paper.experiments import figure1, figure2
 from vmg_paper.experiments.results_file import fill
-from vmg_paper.experiments.toys import ToyResult, render_lines
+from vmg_paper.experiments.toys import ToyResult, render_lines, run_of
 
 __all__ = ["RESULTS", "figure1_command", "figure2_command"]
 
@@ -71,12 +71,12 @@ def _draw(result: ToyResult, out: Path, **options: Any) -> None:
 
 
 def _keep(lines: list[dict[str, Any]], kept: Path | None, page: Path | None) -> None:
-    """Print the distances; replace this figure's lines in the file of kept numbers, and the tables of a page."""
+    """Print the distances; replace the same run in the file of kept numbers, and the tables of a page."""
     say(render_lines(lines))
     if kept is None:
         return
-    others = [line for line in read_lines(kept) if line["figure"] != lines[0]["figure"]]
-    lines = sorted([*others, *lines], key=lambda line: line["figure"])
+    others = [line for line in read_lines(kept) if run_of(line) != run_of(lines[0])]
+    lines = sorted([*others, *lines], key=run_of)
     with replacing(kept) as temporary:
         append_lines(temporary, lines)
     if page is not None:

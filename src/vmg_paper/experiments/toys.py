@@ -37,6 +37,7 @@ __all__ = [
     "inducing_network",
     "paper_network",
     "render_lines",
+    "run_of",
 ]
 
 Array = NDArray[np.float64]
@@ -112,15 +113,32 @@ class ToyResult:
         return lines
 
 
+def run_of(line: dict[str, Any]) -> tuple[str, int, float]:
+    """The run that a kept line is of: its figure, the seed of the data, and the prior, the widest first."""
+    return line["figure"], line["seed"], -line["prior_scale"]
+
+
 def render_lines(lines: Sequence[dict[str, Any]]) -> str:
-    """Tables of kept lines: the distances of each figure's bands, and how well the chains of its truths agree."""
+    """Tables of kept lines: distances of each figure's bands, how well its chains agree, and widths of other runs."""
     parts = []
     for figure in sorted({line["figure"] for line in lines}):
-        own = [line for line in lines if line["figure"] == figure]
-        rows = [(line["name"], *(f"{line[key]:.2f}" for key in DISTANCES)) for line in own if line["truth"]]
+        runs: dict[tuple[str, int, float], list[dict[str, Any]]] = {}
+        for line in lines:
+            if line["figure"] == figure:
+                runs.setdefault(run_of(line), []).append(line)
+        drawn = runs[min(runs)]
+        rows = [(line["name"], *(f"{line[key]:.2f}" for key in DISTANCES)) for line in drawn if line["truth"]]
         parts += [f"**Figure {figure[-1]}**", "", markdown(("method", *DISTANCES.values()), rows), ""]
-        chains = [(line["name"], line["note"]) for line in own if line["note"]]
+        chains = [(line["name"], line["note"]) for line in drawn if line["note"]]
         parts += [markdown(("truth", "its chains"), chains), ""]
+        if len(runs) > 1:
+            widths = [
+                {line["name"]: f"{line['width_outside']:.2f}" for line in runs[k] if line["truth"]}
+                for k in sorted(runs)
+            ]
+            rows = [(name, *(one.get(name, "") for one in widths)) for name in widths[0]]
+            head = ("method", *(f"data {seed}, N(0, {-scale:g}²)" for _, seed, scale in sorted(runs)))
+            parts += [f"**Figure {figure[-1]}, width where there are no data**", "", markdown(head, rows), ""]
     return "\n".join(parts).strip()
 
 

@@ -124,17 +124,20 @@ def test_the_command_draws_and_replaces_its_lines_and_the_tables_of_the_page(fig
     monkeypatch.setattr(figure, "run", run)
     picture, lines, page = tmp_path / "here" / "a.png", tmp_path / "kept.jsonl", tmp_path / "page.md"
     page.write_text(f"before\n<!-- {RESULTS} -->\nold\n<!-- end of {RESULTS} -->\nafter\n")
-    lines.write_text('{"figure": "figure0", "truth": "", "note": ""}\n')
-    for seed in ("0", "2"):
+    lines.write_text('{"figure": "figure0", "seed": 0, "prior_scale": 1.0, "name": "a", "truth": "", "note": ""}\n')
+    for seed in ("2", "0", "2"):
         options = ["--out", str(picture), "--record", str(lines), "--write", str(page), "--seed", seed]
         done = command_runner().invoke(reproduce, [name, *options])
         assert done.exit_code == 0, done.output
         counts.append(len(read_lines(lines)))
-    assert seeds == [0, 2] and counts == 2 * [1 + len(NAMES[figure])]
+    n = len(NAMES[figure])
+    assert seeds == [2, 0, 2] and counts == [1 + n, 1 + 2 * n, 1 + 2 * n]  # a run takes the place of the same run
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert "| PBP |" in done.stdout and "split R̂" in done.stdout
     text = page.read_text()
     assert text.startswith("before") and text.endswith("after\n") and "old" not in text and "TableRegressor()" in text
+    prior = figure.PRIOR_SCALE
+    assert f"| method | data 0, N(0, {prior:g}²) | data 2, N(0, {prior:g}²) |" in text
 
 
 @functools.cache
