@@ -266,10 +266,7 @@ class ValueColumn(Column):
 
     def marks(self, cells: Cells, slack: float = 0.0) -> dict[str, Mask]:
         values, margin = self.values(cells), slack * self.spread
-        return {
-            "missing": np.isnan(values),
-            "outside": (values < self.low - margin) | (values > self.high + margin),
-        }
+        return {"missing": np.isnan(values), "outside": (values < self.low - margin) | (values > self.high + margin)}
 
     def unseen(self, cells: Cells) -> list[str]:
         return [text for text in super().unseen(cells) if text not in self.unreadable]

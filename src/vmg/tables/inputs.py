@@ -127,14 +127,10 @@ class ReferenceRows:
         left_weights = (1 - share) * weights[:n_left] / weights[:n_left].sum()
         return np.concatenate([drawn, left]), np.concatenate([share * weights, left_weights])
 
-    def known_share(self, digests: NDArray[np.int64]) -> float:
-        """The share of rows with these digests that are training rows, as far as digests of them were kept."""
-        return float(np.isin(digests, self.digests).mean()) if len(digests) else 0.0
-
     def with_digests(self, digests: NDArray[np.int64]) -> ReferenceRows:
         """The same rows with digests of more rows that the model has seen, as many as are kept."""
         whole = np.union1d(self.digests, digests)
-        return replace(self, digests=np.random.default_rng(0).permutation(whole)[:MAX_DIGESTS])
+        return replace(self, digests=np.random.default_rng(SEED).permutation(whole)[:MAX_DIGESTS])
 
 
 def row_digests(features: Array, target: NDArray[Any]) -> NDArray[np.int64]:
