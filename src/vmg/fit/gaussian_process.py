@@ -183,7 +183,7 @@ class GaussianProcess(Expert):
             return cls.of(kernel, x[centres], x[seen], y[seen], weight[seen])
 
         def squared_error(said: list[Function]) -> float:
-            """Of rows of random folds, by the process that has not seen them."""
+            """The sum over rows of random folds, by the process that has not seen them."""
             folds = [(k, group.held_out[index]) for k, group in enumerate(rows.design.groups) if not group.region]
             return float(sum(weight[index][held] @ np.square(y[index] - said[k].loc)[held] for k, held in folds))
 
