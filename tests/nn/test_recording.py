@@ -225,7 +225,7 @@ def test_onnx_gives_the_same_numbers(what, tmp_path):
         pytest.skip("the exporter of older versions of PyTorch")
     x, module = torch.randn(5, 3), make_served(what)
     rows = {0: torch.export.Dim("rows")}
-    shapes = (rows,) if what == "mean" else ((rows,),)  # FrozenDraws take any inputs
+    shapes = (rows,) if what == "mean" else ((rows,),)  # a frozen model takes any inputs
     torch.onnx.export(module, (x,), str(tmp_path / "model.onnx"), dynamo=True, dynamic_shapes=shapes)
     session = runtime.InferenceSession(str(tmp_path / "model.onnx"))
     x = torch.randn(9, 3)
