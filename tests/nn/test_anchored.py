@@ -167,23 +167,20 @@ def test_the_factor_of_functions_is_their_covariance_between_rows():
 
 @pytest.mark.parametrize("n_rows", [0, 1, BLOCK_ROWS, 2 * BLOCK_ROWS + 1])
 def test_rows_in_blocks_are_those_one_by_one(n_rows):
-    functions = AnchoredFunctions(*make_functions((6,), "tanh"))
+    features, mean, root = make_functions((6,), "tanh")
+    functions, kept = (
+        AnchoredFunctions(features, mean, root),
+        [parameter.clone() for parameter in features.parameters()],
+    )
     x = np.random.default_rng(1).normal(size=(n_rows, 3))
+    before = x.copy()
     centres, variances = functions(x)
+    assert (x == before).all() and all(map(torch.equal, kept, features.parameters())), "all is left as it was"
     assert centres.shape == (4, n_rows, 2) and variances.shape == (4, n_rows)
     for row in {0, n_rows // 2, n_rows - 1} if n_rows else ():
         one, variance = functions(x[row : row + 1])
         np.testing.assert_allclose(centres[:, row], one[:, 0], rtol=1e-12, atol=1e-13)
         np.testing.assert_allclose(variances[:, row], variance[:, 0], rtol=1e-12)
-
-
-def test_the_module_is_left_as_it_was():
-    features, mean, root = make_functions((4,), "tanh")
-    kept = [parameter.clone() for parameter in features.parameters()]
-    x = np.ones((3, 3))
-    AnchoredFunctions(features, mean, root)(x)
-    assert all(torch.equal(a, b) for a, b in zip(kept, features.parameters(), strict=True))
-    assert (x == 1).all()
 
 
 @torch.no_grad()

@@ -135,14 +135,6 @@ def test_the_joint_covariance_is_that_of_drawn_functions():
     assert ((torch.cov(drawn.T) - covariance[0]).abs() < error).all()
 
 
-def test_wrong_uses():
-    x, y = rows()
-    with pytest.raises(ValueError, match="y must have 2 outputs"):
-        make(GaussianLikelihood(2)).log_evidence(x, y)
-    with pytest.raises(ValueError, match="n_samples must be at least 1; got 0"):
-        make().update(x, y).sample_functions(x, 0)
-
-
 # -- signatures, classes, ensembles -----------------------------------------------------------------------------------
 
 
@@ -445,6 +437,10 @@ def test_targets_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="y must hold at least two classes; got 1 alone"):
         BayesianHead(nn.Identity()).fit(x, torch.ones(60, dtype=torch.long))
     numbers, x, y = gauss_head()
+    with pytest.raises(ValueError, match="y must have 2 outputs"):
+        make(GaussianLikelihood(2)).log_evidence(x, y)
+    with pytest.raises(ValueError, match="n_samples must be at least 1; got 0"):
+        numbers.sample_functions(x, 0)
     with pytest.raises(ValueError, match="y must be finite"):
         numbers.update(x, with_nan(y))
     with pytest.raises(ValueError, match=r"y must be numbers of shape \(60, 1\)"):

@@ -219,6 +219,7 @@ def test_folded_mean_is_the_unfolded(make_layer, row, column, n_pseudo, zero_mea
         ({"row_covariance": "full"}, "row_covariance must be one of ('diagonal', 'rank_one', 'dense'); got 'full'"),
         ({"column_covariance": "x"}, "column_covariance must be one of ('diagonal', 'rank_one', 'dense'); got 'x'"),
         ({"sampling": "local"}, "sampling must be one of ('marginal', 'joint', 'weights'); got 'local'"),
+        ({"kl": "full"}, "kl must be one of ('marginal', 'conditional'); got 'full'"),
         ({"zero_mean": True}, "zero_mean needs n_pseudo >= 1"),
         ({"n_pseudo": 1, "max_noise": 0.0}, "max_noise, the bound on √α, must be in (0, 1]; got 0.0"),
         ({"n_pseudo": 1, "max_noise": 1.01}, "max_noise, the bound on √α, must be in (0, 1]; got 1.01"),
