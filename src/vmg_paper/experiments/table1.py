@@ -20,14 +20,7 @@ from vmg_paper.baselines.splits import fit_splits
 from vmg_paper.data import load_table, standard_splits
 from vmg_paper.experiments.ablations import ABLATIONS
 from vmg_paper.experiments.published import BEST, BEST_ONE_LAYER, PAPER_BASELINES, PAPER_TABLE1
-from vmg_paper.experiments.results_file import (
-    Record,
-    Watch,
-    markdown,
-    mean_and_error,
-    read_experiment,
-    unwatched,
-)
+from vmg_paper.experiments.results_file import Record, Watch, markdown, mean_and_error, read_experiment, unwatched
 from vmg_paper.experiments.table1_methods import TABLE_METHODS
 
 __all__ = ["Task", "config", "execute", "render", "score", "summarise", "tasks"]

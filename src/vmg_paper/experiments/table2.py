@@ -25,14 +25,7 @@ from vmg.prediction import ClassPrediction, draw_functions
 from vmg.training import Callback, Checkpoint, History, train
 from vmg_paper.experiments.digits import UNKNOWN, Array, Digits, Rows, mean_probabilities, score
 from vmg_paper.experiments.published import PAPER_TABLE2
-from vmg_paper.experiments.results_file import (
-    Record,
-    Watch,
-    markdown,
-    mean_and_error,
-    read_experiment,
-    unwatched,
-)
+from vmg_paper.experiments.results_file import Record, Watch, markdown, mean_and_error, read_experiment, unwatched
 from vmg_paper.experiments.table2_methods import (
     DIGIT_METHODS,
     N_CLASSES,
