@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -171,10 +171,6 @@ class Column(ABC):
     @abstractmethod
     def notes(self) -> list[str]:
         """Sentences about how the column is read."""
-
-    def to_document(self) -> dict[str, Any]:
-        """The fitted column for a model file."""
-        return {"kind": self.kind, **asdict(self)}
 
     @property
     def _missing_scale(self) -> dict[str, float]:
@@ -454,16 +450,14 @@ class CategoryColumn(Column):
         return cells.spread(np.array([places.get(text, len(places)) for text in cells.levels], np.int64), len(places))
 
     @property
-    def effect_names(self) -> list[str]:
-        """Names of the features that hold target statistics."""
-        n = len(self.effects[0]) if self.effects else 0
-        return [f"{self.name}: effect" + (f" {k + 1}" if n > 1 else "") for k in range(n)]
-
-    @property
     def feature_scales(self) -> dict[str, float]:
         levels = dict.fromkeys((f"{self.name} = {level}" for level in self.levels), SAME_SCALE)
-        other = {f"{self.name}: other": SAME_SCALE} if self.n_pooled and not self.effects else {}
-        return levels | dict.fromkeys(self.effect_names, np.inf) | other | self._missing_scale
+        if self.effects:
+            n = len(self.effects[0])
+            others = {f"{self.name}: effect" + (f" {k + 1}" if n > 1 else ""): np.inf for k in range(n)}
+        else:
+            others = {f"{self.name}: other": SAME_SCALE} if self.n_pooled else {}
+        return levels | others | self._missing_scale
 
     def transform(self, cells: Cells, *, clip: bool = False) -> list[Array]:
         place, n_levels = self._places(cells, self.levels), len(self.levels)
@@ -498,7 +492,7 @@ KINDS: dict[str, type[Column]] = {
 
 
 def column_from_document(document: dict[str, Any]) -> Column:
-    """The column that :meth:`Column.to_document` described; an error where it described none."""
+    """The column that has these fields and this ``kind``; an error where they describe none."""
     column = from_fields(KINDS[document["kind"]], {name: value for name, value in document.items() if name != "kind"})
     if isinstance(column, DateColumn):
         check_date_format(column.date_format)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -219,7 +219,7 @@ class TableEncoder:
 
     def to_document(self) -> dict[str, Any]:
         """The encoder for a model file."""
-        return {**vars(self), "columns": [column.to_document() for column in self.columns]}
+        return {**vars(self), "columns": [{"kind": one.kind, **asdict(one)} for one in self.columns]}
 
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> TableEncoder:
