@@ -168,12 +168,8 @@ def test_the_factor_of_functions_is_their_covariance_between_rows():
 @pytest.mark.parametrize("n_rows", [0, 1, BLOCK_ROWS, 2 * BLOCK_ROWS + 1])
 def test_rows_in_blocks_are_those_one_by_one(n_rows):
     features, mean, root = make_functions((6,), "tanh")
-    functions, kept = (
-        AnchoredFunctions(features, mean, root),
-        [parameter.clone() for parameter in features.parameters()],
-    )
-    x = np.random.default_rng(1).normal(size=(n_rows, 3))
-    before = x.copy()
+    functions, x = AnchoredFunctions(features, mean, root), np.random.default_rng(1).normal(size=(n_rows, 3))
+    kept, before = [p.clone() for p in features.parameters()], x.copy()
     centres, variances = functions(x)
     assert (x == before).all() and all(map(torch.equal, kept, features.parameters())), "all is left as it was"
     assert centres.shape == (4, n_rows, 2) and variances.shape == (4, n_rows)
