@@ -45,7 +45,7 @@ from vmg.math.evidence import (
 )
 from vmg.model_file import require_shapes
 from vmg.nn.anchored import AnchoredFunctions
-from vmg.nn.outputs import GaussianOutput
+from vmg.nn.output_layers import GaussianOutput
 from vmg.prediction import StudentPrediction
 from vmg.prediction.base import Factor, all_together
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vmg.math.evidence import row_statistics
 from vmg.nn.head import BayesianHead
-from vmg.nn.outputs import GaussianOutput
+from vmg.nn.output_layers import GaussianOutput
 
 __all__ = ["BotorchModel"]
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from vmg.math.evidence import NoisePrior, log_precision_prior
 from vmg.math.linalg import values_readable
 from vmg.nn.draws import call, evaluating
-from vmg.nn.outputs import GaussianOutput, SoftmaxOutput
+from vmg.nn.output_layers import GaussianOutput, SoftmaxOutput
 from vmg.nn.replicas import Replicas
 
 __all__ = ["BayesianHead", "FunctionPosterior", "HeadEnsemble"]

@@ -18,7 +18,7 @@ from vmg.nn.convert import to_plain
 from vmg.nn.draws import Draws, call, evaluating, fixed_draw, output_tensor, split_rows
 from vmg.nn.head import BayesianHead, HeadEnsemble
 from vmg.nn.mlp import MLP
-from vmg.nn.outputs import GaussianOutput
+from vmg.nn.output_layers import GaussianOutput
 from vmg.nn.replicas import Replicas
 from vmg.objective import require_likelihood
 from vmg.prediction.classes import ClassPrediction
