@@ -14,7 +14,6 @@ from vmg.prediction.conformal import (
     calibration_scores,
     class_scores,
     class_sets,
-    conformal_interval,
     conformal_level,
     row_levels,
 )
@@ -66,7 +65,7 @@ def test_coverage_of_intervals_of_a_wrong_model(spread):
     loc = np.array([-0.1, 0.1])[:, None, None] * np.ones((2, n + n_new, n_trials))  # a trial is an output
     model = Prediction(loc, np.ones((1, 1, 1)), np.full((1, 1, 1), 30.0))
     scores = calibration_scores(model, y)[:n]
-    low, high = np.moveaxis(conformal_interval(model, scores, coverage)[n:], -1, 0)
+    low, high = np.moveaxis(model.interval_at(conformal_level(scores, coverage))[n:], -1, 0)
     hits = ((low <= y[n:]) & (y[n:] <= high)).mean(0)
     error = 4 * hits.std() / math.sqrt(n_trials)
     assert coverage - error <= hits.mean()

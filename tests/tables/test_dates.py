@@ -10,7 +10,7 @@ from vmg.review.remarks import table_remarks
 from vmg.tables import TableEncoder, read_table
 from vmg.tables.cells import Cells, to_texts
 from vmg.tables.columns import DateColumn
-from vmg.tables.values import find_date_format, to_days, to_timestamps
+from vmg.tables.dates import find_date_format, to_days, to_timestamps
 
 FAR = ["0001-01-01", "1066-10-14", "1600-02-29", "1970-01-01", "2020-12-31", "2400-02-29", "9999-12-31"]
 

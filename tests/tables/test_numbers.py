@@ -8,7 +8,7 @@ from vmg.tables import TableEncoder, TableError
 from vmg.tables.cells import Cells
 from vmg.tables.columns import TableChoices
 from vmg.tables.inputs import fit_target
-from vmg.tables.values import has_decimal_commas, to_numbers
+from vmg.tables.numbers import has_decimal_commas, to_numbers
 
 NAN, INF = float("nan"), float("inf")
 

@@ -13,8 +13,9 @@ from vmg.review.remarks import table_remarks
 from vmg.tables import TableEncoder, TableError, read_table
 from vmg.tables.cells import Cells
 from vmg.tables.columns import DateColumn, NumberColumn, TableChoices, TimeColumn
+from vmg.tables.dates import find_date_format
 from vmg.tables.inputs import fit_target
-from vmg.tables.values import count_comma_votes, find_date_format
+from vmg.tables.numbers import count_comma_votes
 
 
 def kinds(frame, **choices):

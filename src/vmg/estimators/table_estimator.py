@@ -20,7 +20,7 @@ from vmg.fit.design import Size, Standardiser, choose_size
 from vmg.fit.stacking import EXPERTS
 from vmg.nn.mlp import ACTIVATIONS
 from vmg.prediction import ClassPrediction
-from vmg.prediction.conformal import conformal_interval
+from vmg.prediction.conformal import conformal_level
 from vmg.tables.cells import CellTable, TableError, as_frame, count, require_columns
 from vmg.tables.columns import TableChoices
 from vmg.tables.encoder import TableEncoder
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = [
-    *("FLAGS", "MIN_ROWS", "Outside", "TableEstimator", "column_relevance", "flag_texts", "named_after", "split_flags"),
-    "tabulate_numbers",
+    *("FLAGS", "MIN_ROWS", "Outside", "TableEstimator", "column_relevance", "conformal_interval", "flag_texts"),
+    *("named_after", "split_flags", "tabulate_numbers"),
 ]
 
 Mask = NDArray[np.bool_]
@@ -286,6 +286,16 @@ def _is_numeric(X: Any) -> bool:
 
 
 # -- predictions in a table ------------------------------------------------------------------------------------------
+
+
+def conformal_interval(prediction: Any, scores: Array | None, coverage: float) -> Array:
+    """The interval that holds the target with probability ``coverage``, [N, 2] or [N, C, 2], given calibration scores.
+
+    Without scores it is the model's own.
+    """
+    if scores is None:
+        return prediction.interval(coverage)
+    return prediction.interval_at(conformal_level(scores, coverage))
 
 
 def tabulate_numbers(

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from vmg import metrics
 from vmg.estimators.classifier import TableClassifier
 from vmg.estimators.regressor import TableRegressor
-from vmg.estimators.table_estimator import MIN_ROWS, Outside, named_after
+from vmg.estimators.table_estimator import MIN_ROWS, Outside, conformal_interval, named_after
 from vmg.model_file import Document, ModelFileError, Tensors, from_fields, write
 from vmg.prediction import ClassPrediction, NumberPrediction
-from vmg.prediction.conformal import calibration_scores, conformal_interval
+from vmg.prediction.conformal import calibration_scores
 from vmg.tables.cells import Cells, CellTable, TableError, as_frame, count, listing, require_columns
 from vmg.tables.columns import TableChoices
 from vmg.tables.encoder import TableEncoder, decide_comma, find_suspicions
@@ -34,7 +34,7 @@ from vmg.tables.inputs import (
     require_numbers,
     row_digests,
 )
-from vmg.tables.values import to_numbers
+from vmg.tables.numbers import to_numbers
 from vmg.training import Callback
 
 __all__ = ["PreparedTable", "TableModel", "prepare_table"]

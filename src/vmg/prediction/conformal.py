@@ -20,7 +20,6 @@ __all__ = [
     "check_groups",
     "class_scores",
     "class_sets",
-    "conformal_interval",
     "conformal_level",
     "row_levels",
 ]
@@ -92,16 +91,6 @@ def row_levels(
         except CoverageError as error:
             raise CoverageError(f"group {label!s}: {error}") from error
     return levels
-
-
-def conformal_interval(prediction: Any, scores: Array | None, coverage: float) -> Array:
-    """The interval that holds the target with probability ``coverage``, [N, 2] or [N, C, 2], given calibration scores.
-
-    Without scores it is the model's own.
-    """
-    if scores is None:
-        return prediction.interval(coverage)
-    return prediction.interval_at(conformal_level(scores, coverage))
 
 
 def class_sets(probabilities: Array, level: Array) -> NDArray[np.bool_]:

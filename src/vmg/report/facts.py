@@ -14,14 +14,13 @@ from scipy import stats
 
 from vmg import metrics
 from vmg.estimators import TableModel
-from vmg.estimators.table_estimator import column_relevance
+from vmg.estimators.table_estimator import column_relevance, conformal_interval
 from vmg.math.distributions import Array
 from vmg.prediction import ClassPrediction
-from vmg.prediction.conformal import conformal_interval
 from vmg.tables.cells import Cells, to_texts
 from vmg.tables.columns import DateColumn, NumberColumn
+from vmg.tables.dates import to_timestamps
 from vmg.tables.inputs import label_positions
-from vmg.tables.values import to_timestamps
 
 __all__ = [
     *("Bin", "Contents", "Coverage", "Effect", "Influence", "Intervals", "Positions"),

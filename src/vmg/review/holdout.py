@@ -21,9 +21,10 @@ from vmg.review.comparison import OWN, Comparison, RowScores, join_scores, score
 from vmg.review.rivals import BASE_RATE, RIVALS, Rival, RivalRows, find_rivals
 from vmg.tables.cells import Cells, TableError, as_frame, count, require_columns, row_hashes, to_texts
 from vmg.tables.columns import IGNORED, TableChoices
+from vmg.tables.dates import find_date_format, to_days, to_timestamps
 from vmg.tables.encoder import TableEncoder
 from vmg.tables.inputs import Task, fit_target, label_positions
-from vmg.tables.values import find_date_format, to_days, to_numbers, to_timestamps
+from vmg.tables.numbers import to_numbers
 
 __all__ = ["Holdout", "Plan", "TooFewRowsError", "compare", "compare_table"]
 

@@ -10,9 +10,10 @@ import pandas as pd
 
 from vmg.tables.cells import Cells, CellTable, listing, require_columns
 from vmg.tables.columns import Column, DateColumn, NumberColumn, TableChoices
+from vmg.tables.dates import to_timestamps
 from vmg.tables.encoder import TableEncoder, decide_comma, find_suspicions
 from vmg.tables.inputs import Task, fit_target
-from vmg.tables.values import find_units, to_timestamps
+from vmg.tables.numbers import find_units
 
 __all__ = ["ColumnFacts", "Inspection", "column_facts", "inspect_table", "table_remarks"]
 

@@ -18,18 +18,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 __all__ = [
-    *("LONGEST_VALUE", "LONGEST_WORD", "NUMBER", "CellTable", "Cells", "TableError", "as_frame", "count"),
-    *(
-        "full_matches",
-        "is_number",
-        "kept",
-        "listing",
-        "naive_timestamps",
-        "require_columns",
-        "row_hashes",
-        "short",
-        "to_texts",
-    ),
+    *("LONGEST_VALUE", "LONGEST_WORD", "MIN_SHARE", "NUMBER", "CellTable", "Cells", "TableError", "as_frame", "count"),
+    *("full_matches", "is_number", "kept", "listing", "naive_timestamps", "require_columns", "row_hashes", "short"),
+    "to_texts",
 ]
 
 T = TypeVar("T")
@@ -39,6 +30,7 @@ NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
 COLLECTIONS = (list, tuple, dict, set, np.ndarray)
 LONGEST_WORD = 1_000  # characters of a text that count: two texts that begin with as many equal ones are the same
 LONGEST_VALUE = 64  # characters of a number, a date or a time; a longer text is a word
+MIN_SHARE = 0.9  # of the cells that must be numbers, dates, times or in one unit for the rest to count as missing
 LISTED = 8  # names that a sentence shows before it says "and 5 more"
 LONGEST_NAME = 80  # characters of a name in a sentence
 

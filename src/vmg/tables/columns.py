@@ -13,19 +13,17 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from vmg.model_file import from_fields
-from vmg.tables.cells import Cells, TableError, count, listing
-from vmg.tables.values import (
+from vmg.tables.cells import MIN_SHARE, Cells, TableError, count, listing
+from vmg.tables.dates import (
     DATE_FORMATS,
-    MIN_SHARE,
     check_date_format,
     find_date_format,
-    find_units,
     looks_like_times,
     to_days,
     to_hours,
-    to_numbers,
     to_timestamps,
 )
+from vmg.tables.numbers import find_units, to_numbers
 
 __all__ = [
     *("KINDS", "LARGEST", "BooleanColumn", "CategoryColumn", "Column", "DateColumn", "Mask"),

@@ -25,8 +25,9 @@ from vmg.tables.columns import (
     ValueColumn,
     column_from_document,
 )
+from vmg.tables.dates import find_date_format, looks_like_dates
 from vmg.tables.files import MISSING
-from vmg.tables.values import count_comma_votes, find_date_format, find_units, looks_like_dates
+from vmg.tables.numbers import count_comma_votes, find_units
 
 __all__ = ["TableEncoder", "decide_comma", "find_suspicions", "judge_trend"]
 

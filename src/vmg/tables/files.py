@@ -35,7 +35,8 @@ from pyarrow.parquet import ParquetFile
 
 from vmg.files import replacing
 from vmg.tables.cells import NUMBER, Cells, TableError, count, full_matches, is_number, listing
-from vmg.tables.values import VOTING_TEXTS, CommaVotes, count_comma_votes, find_date_format
+from vmg.tables.dates import find_date_format
+from vmg.tables.numbers import VOTING_TEXTS, CommaVotes, count_comma_votes
 
 __all__ = ["MISSING", "TableFile", "TextRules", "TextTable", "csv_safe", "read_table", "scan_text", "write_table"]
 

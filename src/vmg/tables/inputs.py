@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vmg.prediction import ClassPrediction, GLMPrediction, MixturePrediction, class_mixture, row_pieces
-from vmg.tables.cells import Cells, CellTable, TableError, count, full_matches, listing
+from vmg.tables.cells import MIN_SHARE, Cells, CellTable, TableError, count, full_matches, listing
 from vmg.tables.columns import LARGEST, Column, NumberColumn, TableChoices
 from vmg.tables.encoder import TableEncoder
-from vmg.tables.values import MIN_SHARE, find_units, has_decimal_commas, to_numbers
+from vmg.tables.numbers import find_units, has_decimal_commas, to_numbers
 
 __all__ = [
     *("Candidates", "EncodedRows", "ReferenceRows", "TableInputs", "Target", "Task", "draw_shares", "find_candidates"),
