@@ -87,8 +87,9 @@ def from_fields(cls: type[T], document: Mapping[str, Any]) -> T:
     """A dataclass from its fields in a document; an error where one is unknown, missing or of another type."""
     kinds, values = get_type_hints(cls), dict(document)
     for name, value in values.items():
-        origin = get_origin(kinds[name])
-        if origin in (list, tuple) and isinstance(value, list | tuple):  # JSON has no tuples
+        origins = [get_origin(kind) for kind in (kinds[name], *get_args(kinds[name]))]  # those of X | None too
+        origin = next((one for one in origins if one in (list, tuple)), None)
+        if origin is not None and isinstance(value, list | tuple):  # JSON has no tuples
             values[name] = origin(value)
         if not _is(values[name], kinds[name]):
             raise ValueError(f"{name} of {cls.__name__} must be {kinds[name]}; got {value!r:.40}")
