@@ -224,6 +224,8 @@ class TableEstimator(EstimatorBase):
             raise ValueError("predict_frame needs training rows, which this fit did not keep")
         if not 0 < coverage < 1:
             raise TableError(f"coverage must be between 0 and 1; got {coverage}")
+        if np.isnan(above).any():
+            raise TableError("above must be numbers; got nan")
         encoder, reference = self.inputs_.encoder, self.inputs_.reference
         by_name = hasattr(X, "columns") and hasattr(self, "feature_names_in_")
         table = CellTable(as_frame(X) if by_name else self._as_frame(X))
@@ -314,7 +316,7 @@ def tabulate_numbers(
         "upper": upper,
         "noise": prediction.aleatoric_std,
         "ignorance": prediction.epistemic_std,
-        **{f"above_{bound:g}": prediction.probability(above=bound) for bound in above},
+        **{f"above_{bound:.15g}": prediction.probability(above=bound) for bound in above},
     }
     if prediction.mean.ndim == 1:
         return pd.DataFrame(columns)
