@@ -11,6 +11,9 @@ import vmg
 from quick import assert_same_bits, ensemble_regressor, everything, linear_table
 from vmg.estimators import TableModel
 from vmg.prediction import GLMPrediction, StudentPrediction, TransformedPrediction
+from vmg.review.holdout import Holdout, compare_table
+from vmg.tables import TableError
+from vmg.tables.columns import TableChoices
 
 NAMES = (
     "student",
@@ -286,6 +289,44 @@ def test_limits_of_a_target_are_bounds():
         limited.conformalize(X, y)
     with pytest.raises(ValueError, match="limits of the target need likelihood 'auto' or 'censored'; got 'beta'"):
         ensemble_regressor(likelihood="beta", lower_limit=0.0).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        ({"lower_limit": np.nan}, "lower_limit"),
+        ({"upper_limit": np.inf}, "upper_limit"),
+        ({"lower_limit": 1.0, "upper_limit": 1.0}, "lower_limit must be below upper_limit"),
+    ],
+)
+def test_limits_that_say_nothing_are_refused(limits, words):
+    X, y = table("student")
+    with pytest.raises(ValueError, match=words):
+        ensemble_regressor(**limits).fit(X, y)
+
+
+def test_a_table_with_limits_is_refused_where_it_cannot_be_learned_from():
+    frame = pd.DataFrame({"a": np.arange(100.0), "y": np.arange(100.0)})
+    for limits in ({"lower_limit": 99}, {"upper_limit": 0}, {"lower_limit": 5.1, "upper_limit": 5.2}):
+        with pytest.raises(TableError, match="between the limits"):
+            TableModel.fit(frame, "y", options=limits)
+    with pytest.raises(TableError, match="conformal needs targets that are seen"):
+        TableModel.fit(frame, "y", options={"lower_limit": 20}, conformal=0.3)
+
+
+def test_targets_beyond_a_limit_are_read_as_at_it():
+    """Whatever was written down for what a sensor could not measure, scores are the same, the base rate's too."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.normal(size=80)})
+    frame["y"] = 2 * frame["a"] + 0.3 * rng.normal(size=80)
+    options = {"n_members": 2, "max_iter": 3, "hidden_layer_sizes": 4, "lower_limit": -1, "random_state": 0}
+    beyond, at = frame, frame.assign(y=frame["y"].clip(-1))
+    models = [TableModel.fit(one, "y", options=options) for one in (beyond, at)]
+    assert models[0].evaluate(beyond) == models[1].evaluate(at)
+    assert models[0].evaluate_base_rate(beyond) == models[1].evaluate_base_rate(at)
+    assert models[0].training_share(at) == 1
+    how = {"holdout": Holdout(), "task": None, "choices": TableChoices(), "options": options, "rivals": ["linear"]}
+    assert compare_table(beyond, "y", **how).scores == compare_table(at, "y", **how).scores
 
 
 def test_scores_of_limited_targets_are_of_what_is_measured():

@@ -9,6 +9,7 @@ from messy import OPTIONS, homes, houses
 from vmg.estimators import TableModel
 from vmg.prediction.conformal import CoverageError
 from vmg.tables import TableError
+from vmg.tables.columns import TableChoices
 
 
 @pytest.fixture(scope="module")
@@ -280,3 +281,18 @@ def test_notebooks_show_what_a_model_is():
     shown = replace(model, held_out={"rmse": 1.25}, unit="km")._repr_html_()
     assert "price (km)" in shown and "networks" in shown and "held-out rmse" in shown and "<td>1.25</td>" in shown
     assert "&lt;b&gt;area" in shown and "<b>area" not in shown and model.notes[-1] in shown
+
+
+def test_words_that_mean_missing_are_kept_in_the_file(tmp_path):
+    choices = TableChoices.of(na_values=("none", "-9"), header=False)
+    model = TableModel.fit(table(np.linspace(0, 1, 40)), "y", choices=choices, options=OPTIONS)
+    model.save(tmp_path / "a.vmg")
+    assert vmg.load(tmp_path / "a.vmg").choices == choices
+
+
+def test_each_bound_has_a_column_of_its_own(regression):
+    bounds = [0.1, 1_000_001, 1_000_002]
+    predicted = regression.predict_frame(houses(), above=bounds)
+    assert {f"price_above_{bound}" for bound in bounds} <= set(predicted)
+    with pytest.raises(TableError, match="above must be numbers"):
+        regression.predict_frame(houses(), above=[np.nan])

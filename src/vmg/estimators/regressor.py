@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils import check_array
-from sklearn.utils._param_validation import StrOptions
+from sklearn.utils._param_validation import Interval, StrOptions
 
 from vmg.estimators.base import Array, NumbersMixin, parameter
 from vmg.estimators.table_estimator import TableEstimator
@@ -23,6 +23,8 @@ from vmg.likelihoods.families import LIKELIHOODS
 from vmg.prediction import AtomPrediction, NumberPrediction, StudentPrediction, TransformedPrediction
 
 __all__ = ["TableRegressor"]
+
+FINITE = Interval(Real, None, None, closed="neither")
 
 
 @dataclass(repr=False, eq=False)
@@ -119,8 +121,8 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
     noise: str = parameter("auto", StrOptions({"auto", "constant"}))
     likelihood: str = parameter("auto", StrOptions({"auto", *LIKELIHOODS}))
     experts: str | Sequence[str] = parameter("auto", str, "array-like")
-    lower_limit: float | None = parameter(None, Real, None)
-    upper_limit: float | None = parameter(None, Real, None)
+    lower_limit: float | None = parameter(None, FINITE, None)
+    upper_limit: float | None = parameter(None, FINITE, None)
 
     ensemble_: RegressionEnsemble | ScalarEnsemble = field(init=False)
     likelihood_: str = field(init=False)
@@ -156,6 +158,9 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
         """The likelihood that parameters ask for; limits ask for the one of censored targets."""
         if not np.isfinite(self.limits).any():
             return self.likelihood
+        low, high = self.limits
+        if low >= high:
+            raise ValueError(f"lower_limit must be below upper_limit; got {low:g} and {high:g}")
         if self.likelihood not in ("auto", "censored"):
             raise ValueError(f"limits of the target need likelihood 'auto' or 'censored'; got {self.likelihood!r}")
         return "censored"

@@ -19,7 +19,6 @@ from vmg.estimators.regressor import TableRegressor
 from vmg.estimators.table_estimator import MIN_ROWS, Outside, conformal_interval, named_after
 from vmg.model_file import Document, ModelFileError, Tensors, from_fields, write
 from vmg.prediction import ClassPrediction, NumberPrediction
-from vmg.prediction.conformal import calibration_scores
 from vmg.tables.cells import Cells, CellTable, TableError, as_frame, count, listing, require_columns
 from vmg.tables.columns import TableChoices
 from vmg.tables.encoder import TableEncoder, decide_comma, find_suspicions
@@ -93,6 +92,13 @@ def prepare_table(
     whole = CellTable(columns, training=True)
     fitted = fit_target(whole[target], task, decide_comma(whole, choices))
     estimator = (TableRegressor if fitted.task == "regression" else TableClassifier)(**(options or {}))
+    if isinstance(estimator, TableRegressor):
+        low, high = estimator.limits
+        if conformal and np.isfinite([low, high]).any():
+            raise TableError("conformal needs targets that are seen; those at a limit are not")
+        if not ((fitted.values > low) & (fitted.values < high)).any():
+            raise TableError(f"the target '{target}' must have values between the limits; all are at one or beyond")
+        fitted = fitted._replace(values=np.clip(fitted.values, low, high))
     inside, outside = _split(len(columns), conformal, fitted.task, estimator.random_state)
     rows = CellTable(columns.iloc[inside], training=True) if len(outside) else whole
     values = fitted.values[inside]
@@ -231,12 +237,14 @@ class TableModel:
             if "likelihood" in (options or {}):  # the target is not of its kind
                 raise TableError(f"the target '{target}' does not suit the likelihood: {error}") from error
             raise
-        for note in estimator.history_.notes if tell is not None else ():
+        learned = list(estimator.history_.notes)
+        if n_outliers := getattr(estimator, "n_outliers_", 0):
+            learned.append(f"{count(n_outliers, 'row')} left out: the target is absurdly far beyond all others.")
+        for note in learned if tell is not None else ():
             tell(note)  # type: ignore[misc]
-        notes = (*given.notes, *estimator.history_.notes)
-        model = given.model_of(estimator, target, choices, notes, given.values)
-        if isinstance(estimator, TableRegressor) and len(given.aside):
-            estimator.conformal_scores_ = calibration_scores(model.pred_dist(given.aside), given.aside_values)
+        model = given.model_of(estimator, target, choices, (*given.notes, *learned), given.values)
+        if len(given.aside):
+            estimator.conformalize(model.inputs.read(given.aside), given.aside_values)
         return model
 
     # -- predicting ---------------------------------------------------------------------------------------------------
@@ -287,8 +295,9 @@ class TableModel:
     # -- scoring ------------------------------------------------------------------------------------------------------
 
     def read_target(self, column: pd.Series) -> NDArray[np.float64]:
-        """Cells of a numeric target as numbers, in the convention and the unit of the fit."""
-        return to_numbers(Cells(column, training=True), self.decimal_comma, self.unit)
+        """Cells of a numeric target as numbers, in the convention and the unit of the fit, none beyond its limits."""
+        values = to_numbers(Cells(column, training=True), self.decimal_comma, self.unit)
+        return values if isinstance(self.estimator, TableClassifier) else np.clip(values, *self.estimator.limits)
 
     def target_values(self, frame: pd.DataFrame) -> NDArray[Any]:
         """The true targets of rows that all have one: numbers, or classes as the estimator writes them."""
@@ -331,8 +340,9 @@ class TableModel:
 
         Where targets have limits, all of them are of what is measured: nothing beyond a limit.
         """
-        limits = low, high = getattr(self.estimator, "limits", (-np.inf, np.inf))
-        truth, parts = np.clip(self.target_values(rows), low, high), []
+        assert isinstance(self.estimator, TableRegressor)
+        limits = low, high = self.estimator.limits
+        truth, parts = self.target_values(rows), []
         for piece, part in self.estimator.predictions(self.inputs.read(rows)):
             y = truth[piece]
             ends = conformal_interval(part, self.estimator.conformal_scores_, coverage)
