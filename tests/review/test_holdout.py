@@ -227,11 +227,23 @@ def test_a_random_split_of_rows_with_dates_says_that_it_does_not_test_later_ones
     assert not Holdout(time="sold").caution(frame) and not Holdout().caution(frame[["x"]])
 
 
+@pytest.mark.parametrize("jitter", [0.0, 1e-6])
 @pytest.mark.parametrize("folds", [0, 5])
-def test_copies_of_a_row_are_held_out_together(folds):
-    frame = pd.concat([pd.DataFrame({"x": np.arange(60.0), "y": np.arange(60.0)})] * 2, ignore_index=True)
+def test_copies_of_a_row_are_held_out_together(folds, jitter):
+    rows = pd.DataFrame({"x": np.arange(60.0), "word": ["a", "b", None] * 20, "hole": np.nan, "y": np.arange(60.0)})
+    frame = pd.concat([rows] * 2)  # of which the index has every label twice
+    frame["x"] += jitter * np.random.default_rng(0).normal(size=120)
     for fitted, held in Holdout(folds=folds).splits(frame, frame["y"].to_numpy(), 0):
-        assert not {*frame["x"][fitted]} & {*frame["x"][held]} and len(held) > 10
+        assert not {*frame["y"].iloc[fitted]} & {*frame["y"].iloc[held]} and len(held) > 10
+
+
+def test_rows_that_are_left_out_or_repeated_are_said(shops, vmg_command):
+    more = pd.concat([shops, shops[:30], shops[:1].assign(y=1e9)])
+    more.to_csv("more.csv", index=False)
+    code, out, _ = vmg_command("fit", "more.csv", "-t", "y", "--ignore", "y_usd", "--no-holdout", *QUICK)
+    said = " ".join(out.split())
+    assert code == 0 and "30 of 130 rows repeat others" in said
+    assert "1 row left out: the target is absurdly far beyond all others." in said
 
 
 def test_gaps_are_inside_the_range_and_equal_values_stay_together():
@@ -255,7 +267,7 @@ def test_targets_beyond_a_limit_are_censored(shops, vmg_command):
     assert vmg_command("predict", "sensor.vmg", "sensor.csv", "-o", "p.csv")[0] == 0
     assert pd.read_csv("p.csv")["y_upper"].max() > 2
     kinds, both = (["--task", "classification"], ["--likelihood", "beta"], ["--balanced"]), ["--by", "shop", "--pool"]
-    others = (["--conformal", "0.2"], both, ["--stream"], ["--lower-limit", "3"])
+    others = (["--conformal", "0.2"], both, ["--stream"], ["--lower-limit", "3"], ["--lower-limit", "nan"])
     for options in (*kinds, *others):
         code, _, err = vmg_command(*command, *options)
         assert code == 2 and err.count("\n") == 1 and ("limit" in err or "is for classes" in err)

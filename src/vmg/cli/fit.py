@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -113,6 +114,8 @@ def fit(
         if wanted == "classification" or likelihood != "auto" or pool or conformal:
             why = "is for numbers, sets the likelihood, and cannot be had with --pool or --conformal"
             options.refuse_options(why, **limits)
+        infinite = {name: given and not isfinite(asked[name]) for name, given in limits.items()}
+        options.refuse_options("must be a finite number", **infinite)
         if lower_limit is not None and upper_limit is not None:
             options.refuse_options("must be below --upper-limit", lower_limit=lower_limit >= upper_limit)
         wanted = "regression"
@@ -177,7 +180,7 @@ def _fit_table(
 
     frame, notes = _read(data, settings["choices"].reading, silent)
     tell = (lambda note: None) if silent else bullet
-    prepare_table(frame, **settings, tell=tell)  # mistakes are said before any work
+    prepared = prepare_table(frame, **settings, tell=tell)  # mistakes are said before any work
     held_out: dict[str, Any] = {}
     how: dict[str, Any] = {"results": kept, "resume": resume, "watch": partial(TrainingBar, quiet=quiet)}
     try:
@@ -197,6 +200,8 @@ def _fit_table(
         raise
     with TrainingBar("Training on all rows", quiet=quiet) as bar:
         model = TableModel.fit(frame, **settings, callbacks=[bar])
+    for note in model.notes[len(prepared.notes) :]:  # what training said
+        tell(note)
     if model.task == "regression":
         tell(f"Likelihood: {model.estimator.likelihood_}, {model.estimator.likelihood_reason_}.")
     return replace(model, notes=(*notes, *model.notes), held_out=held_out), len(frame)

@@ -15,8 +15,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from vmg.estimators.regressor import TableRegressor
 from vmg.estimators.table_model import MIN_CONFORMAL_ROWS, TableModel, prepare_table
 from vmg.files import Run, append_lines
+from vmg.fit.design import find_repeats
 from vmg.review.comparison import OWN, Comparison, RowScores, join_scores, score_classes, score_numbers
 from vmg.review.rivals import BASE_RATE, RIVALS, Rival, RivalRows, find_rivals
 from vmg.tables.cells import Cells, TableError, as_frame, count, require_columns, row_hashes, to_texts
@@ -120,7 +122,9 @@ class Holdout:
             require_columns(frame, [self.by])
             return pd.factorize(to_texts(frame[self.by]).fillna(""))[0]
         copies = pd.factorize(pd.util.hash_pandas_object(frame.astype(str), index=False))[0]
-        return np.unique(copies, return_index=True)[1][copies]
+        different = frame[~pd.Series(copies).duplicated().to_numpy()]
+        near = find_repeats(np.column_stack([_places(different[name]) for name in frame.columns]), None)[copies]
+        return np.unique(near, return_index=True)[1][near]
 
     def words(self, splits: list[Split]) -> str:
         """A few words about the rows that were held out."""
@@ -143,6 +147,14 @@ class Holdout:
             return ""
         how = "in whole groups" if self.by is not None else "at random"
         return f"Rows were held out {how}: that is no test of later dates; --time {dates[0]!r} holds out the last rows."
+
+
+def _places(column: pd.Series) -> NDArray[np.float64]:
+    """Numbers as they are, and a number for each other value; missing numbers lie apart."""
+    if column.dtype.kind not in "iuf":
+        return pd.factorize(column.astype(str))[0].astype(np.float64)
+    values = column.to_numpy(dtype=np.float64, na_value=np.nan)
+    return np.where(np.isnan(values), np.inf, values)
 
 
 def _ordered_values(frame: pd.DataFrame, name: str) -> NDArray[np.float64]:
@@ -176,15 +188,23 @@ class Plan:
 
     @classmethod
     def make(
-        cls, frame: pd.DataFrame, target: str, task: Task | None, holdout: Holdout, choices: TableChoices, seed: int
+        cls,
+        frame: pd.DataFrame,
+        target: str,
+        task: Task | None,
+        holdout: Holdout,
+        choices: TableChoices,
+        options: Mapping[str, Any],
     ) -> Plan:
-        """A plan for a table."""
+        """A plan for a table; ``options`` have the seed, and the limits of what is measured, the truth for all methods."""
         rows = frame[~Cells(frame[target]).missing]
         splits: list[Split] = []
         if len(rows):
             comma = frame.attrs.get("decimal_comma") if choices.decimal_comma is None else choices.decimal_comma
             known = fit_target(Cells(rows[target], training=True), task, comma)
-            splits = holdout.splits(rows, known.values, seed)
+            if known.task == "regression":
+                known = known._replace(values=np.clip(known.values, *TableRegressor(**options).limits))
+            splits = holdout.splits(rows, known.values, options["random_state"])
         if not splits:
             raise TooFewRowsError(f"{count(len(rows), 'row')} with a target are too few to hold some out")
         if known.task == "classification":  # no method can predict a class that no fitted row has
@@ -243,7 +263,7 @@ def compare_table(
     ``resume=False`` removes ``results`` first. ``watch`` makes a training callback from the label of a fit, as a
     context manager.
     """
-    plan = Plan.make(frame, target, task, holdout, choices, options["random_state"])
+    plan = Plan.make(frame, target, task, holdout, choices, options)
     names = [name for name in RIVALS if RIVALS[name].package == "sklearn"] if rivals is None else rivals
     others, notes = find_rivals([BASE_RATE, *names], classes=plan.task == "classification")
     notes = [] if rivals is None else notes
