@@ -316,11 +316,16 @@ def tabulate_numbers(
         "upper": upper,
         "noise": prediction.aleatoric_std,
         "ignorance": prediction.epistemic_std,
-        **{f"above_{bound:.15g}": prediction.probability(above=bound) for bound in above},
+        **{f"above_{_digits(bound)}": prediction.probability(above=bound) for bound in above},
     }
     if prediction.mean.ndim == 1:
         return pd.DataFrame(columns)
     return pd.DataFrame({f"{name}_{c}": column for name, of in columns.items() for c, column in enumerate(of.T)})
+
+
+def _digits(bound: float) -> str:
+    """A bound as it is written shortly, with as many digits as tell it from others."""
+    return f"{bound:g}" if float(f"{bound:g}") == bound else f"{bound:.15g}"
 
 
 def tabulate_classes(prediction: ClassPrediction) -> pd.DataFrame:

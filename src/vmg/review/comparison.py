@@ -195,6 +195,8 @@ def _sentence(task: Task, losses: dict[str, Array], groups: NDArray[np.int64]) -
     if surely[BASE_RATE] < 1:
         return f"On these {n:,} rows {OWN} is not surely better than the base rate: do not rely on it."
     start = f"The {what} of {OWN} is {1 - size[OWN] / size[BASE_RATE]:.0%} below the base rate's"
+    if len(surely) == 1:
+        return f"{start}; no other method was compared."
     if best == BASE_RATE or surely[best] == 1:
         return f"{start}, and no other method here comes near."
     if surely[best] == -1:

@@ -196,7 +196,7 @@ class Plan:
         choices: TableChoices,
         options: Mapping[str, Any],
     ) -> Plan:
-        """A plan for a table; ``options`` have the seed, and the limits of what is measured, the truth for all methods."""
+        """A plan for a table; ``options`` have the seed, and limits: what is measured is the truth for all methods."""
         rows = frame[~Cells(frame[target]).missing]
         splits: list[Split] = []
         if len(rows):
