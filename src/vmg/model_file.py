@@ -12,7 +12,7 @@ import json
 import math
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import UnionType
 from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -139,8 +139,28 @@ def to_bytes(tensors: Mapping[str, Tensor], document: Mapping[str, Any]) -> byte
 
 
 def read(path: str | os.PathLike[str], *, max_bytes: int = MAX_FILE_BYTES) -> tuple[Tensors, Document]:
-    """The tensors and the document of a file that :func:`write` made; no code of the file is run."""
-    return from_bytes(_read_bytes(path, max_bytes), os.fspath(path))
+    """The tensors and the document of a file that :func:`write` made; no code of the file is run.
+
+    Only a regular file of a size that a model may have is opened.
+    """
+    name = os.fspath(path)
+    try:
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):
+            raise ModelFileError(f"cannot read {name}: it is not a regular file")
+        if status.st_size > max_bytes:
+            raise ModelFileError(f"{name} must have at most {max_bytes:,} bytes; got {status.st_size:,}")
+        with open(path, "rb") as file:
+            start = file.read(LENGTH_BYTES + len(HEADER_START))
+            _header_length(start, name)  # before a large file is read that is no model
+            data = start + file.read()
+    except ModelFileError:
+        raise
+    except FileNotFoundError as error:
+        raise ModelFileError(f"there is no file {name}") from error
+    except (OSError, ValueError) as error:
+        raise ModelFileError(f"cannot read {name}: {getattr(error, 'strerror', None) or error}") from error
+    return from_bytes(data, name)
 
 
 def from_bytes(data: bytes, name: str) -> tuple[Tensors, Document]:
@@ -169,43 +189,6 @@ def from_bytes(data: bytes, name: str) -> tuple[Tensors, Document]:
     if metadata.get(DIGEST) != digest:
         raise ModelFileError(f"{name} was changed after it was written: its SHA-256 digest does not fit its contents")
     return tensors, document
-
-
-def _read_bytes(path: str | os.PathLike[str], max_bytes: int) -> bytes:
-    """The contents of a regular file of a size that a model may have; nothing else is opened."""
-    name = os.fspath(path)
-    try:
-        status = os.stat(path)
-        if not stat.S_ISREG(status.st_mode):
-            raise ModelFileError(f"cannot read {name}: it is not a regular file")
-        if status.st_size > max_bytes:
-            raise ModelFileError(f"{name} must have at most {max_bytes:,} bytes; got {status.st_size:,}")
-        with open(path, "rb") as file:
-            start = file.read(LENGTH_BYTES + len(HEADER_START))
-            _header_length(start, name)  # before a large file is read that is no model
-            return start + file.read()
-    except ModelFileError:
-        raise
-    except FileNotFoundError as error:
-        raise ModelFileError(f"there is no file {name}") from error
-    except (OSError, ValueError) as error:
-        raise ModelFileError(f"cannot read {name}: {getattr(error, 'strerror', None) or error}") from error
-
-
-def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 over the document and each tensor's name, type, shape and bytes."""
-    digest = hashlib.sha256(text.encode())
-    for name in sorted(tensors):
-        for piece in _tensor_bytes(name, tensors[name]):
-            digest.update(piece)
-    return digest.hexdigest()
-
-
-def _tensor_bytes(name: str, tensor: Tensor) -> Iterator[bytes]:
-    """The name, type and shape of a tensor, then its numbers in their order, piece by piece."""
-    yield json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode()
-    for piece in tensor.split(PIECE) if tensor.dim() else (tensor,):
-        yield piece.cpu().clone(memory_format=torch.contiguous_format).flatten().view(torch.uint8).numpy().tobytes()
 
 
 def _from_json(text: str | bytes, what: str) -> Any:
@@ -241,14 +224,23 @@ def _metadata(data: bytes, name: str) -> dict[str, str]:
     return metadata
 
 
-# -- fingerprints -----------------------------------------------------------------------------------------------------
+# -- digests and fingerprints -----------------------------------------------------------------------------------------
 
 
-def fingerprint_tensors(tensors: Mapping[str, Tensor | None]) -> str:
-    """Fingerprint of names, types, shapes and every bit."""
-    digest = hashlib.sha256()
+def fingerprint_tensors(tensors: Mapping[str, Tensor | None], text: str = "") -> str:
+    """SHA-256 over a text and each tensor's name, type, shape and bytes, which are read piece by piece."""
+    digest = hashlib.sha256(text.encode())
     for name, tensor in tensors.items():
-        pieces = [json.dumps([name, None]).encode()] if tensor is None else _tensor_bytes(name, tensor.detach())
-        for piece in pieces:
-            digest.update(piece)
+        if tensor is None:
+            digest.update(json.dumps([name, None]).encode())
+            continue
+        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        for piece in tensor.detach().split(PIECE) if tensor.dim() else (tensor.detach(),):
+            plain = piece.cpu().clone(memory_format=torch.contiguous_format).flatten()
+            digest.update(plain.view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def _digest(text: str, tensors: Tensors) -> str:
+    """The digest of a file: tensors count in the order of their names."""
+    return fingerprint_tensors(dict(sorted(tensors.items())), text)

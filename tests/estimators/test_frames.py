@@ -179,16 +179,6 @@ def test_weights_that_sum_to_one_give_a_warning():
         model.fit(X, y, np.full(40, 1 / 40))
 
 
-def test_classes_of_any_kind_keep_their_names():
-    X, y = table()
-    for names in (["cheap", "dear"], [False, True], [10, 20]):
-        labels = np.array(names)[(y > 120).astype(int)]
-        model = TableClassifier(**TINY, random_state=0, ignore=["city"]).fit(X, labels)
-        assert model.classes_.tolist() == names and set(model.predict(X)) <= set(names)
-        np.testing.assert_allclose(model.predict_proba(X).sum(1), 1)
-        assert model.inputs_.encoder.column_names == ["area"]
-
-
 @pytest.mark.parametrize("estimator", [TableRegressor, TableClassifier])
 def test_sparse_one_hot_rows_are_those_of_dense_ones(estimator):
     X, y = table()

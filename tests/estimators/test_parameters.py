@@ -38,9 +38,3 @@ def test_a_baseline_is_a_parameter():
     model = MCDropout(rate=0.2).regressor((4,), max_iter=3)
     assert model.get_params(deep=False)["baseline"] == MCDropout(rate=0.2)
     assert vars(model) == model.get_params(deep=False)
-
-
-@every_kind
-def test_one_row_is_refused(kind):
-    with pytest.raises(ValueError, match=r"a fit needs at least \d rows; got n_samples=1|got one class"):
-        kind().fit([[1.0]], [1])

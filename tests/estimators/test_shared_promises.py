@@ -156,6 +156,20 @@ def test_one_column_of_targets_stays_a_column(make):
 
 
 @numbers_only
+@pytest.mark.parametrize("outputs", [(), (2,)], ids=str)
+def test_shapes_of_one_output_and_of_several(make, outputs):
+    X, _ = linear_table(7, seed=1)
+    model = make(max_iter=3).fit(*linear_table(n_outputs=2 if outputs else None))
+    assert model.predict(X).shape == (7, *outputs)
+    assert model.predict(X, return_std=True)[1].shape == (7, *outputs)
+    assert model.predict(X, return_cov=True)[1].shape == (7, 7, *outputs)
+    assert model.predict_interval(X).shape == (7, *outputs, 2)
+    assert model.predict_quantiles(X, [0.1, 0.5, 0.9]).shape == (7, *outputs, 3)
+    assert model.sample(X, 4).shape == (4, 7, *outputs)
+    assert model.pred_dist(X).log_prob(model.predict(X)).shape == (7,)
+
+
+@numbers_only
 def test_the_ways_to_predict_agree(make):
     X, y = linear_table(30)
     X = pd.DataFrame(X, columns=["a", "b", "c"])

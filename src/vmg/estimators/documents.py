@@ -193,10 +193,6 @@ def _decode_members(tensors: Tensors, document: Document) -> Members:
     return MEMBERS[document["kind"]].from_state(tensors, made_with)
 
 
-def _encode_likelihood(likelihood: ScalarLikelihood) -> tuple[Tensors, Document]:
-    return {}, {"name": likelihood.name, "constants": asdict(likelihood)}
-
-
 def _decode_likelihood(tensors: Tensors, document: Document) -> ScalarLikelihood:
     return scalar_likelihood(document["name"]).from_document("constants", document["constants"])
 
@@ -254,7 +250,9 @@ CODECS: dict[str, Codec] = {
     "array": Codec(np.ndarray, _encode_array, _decode_array),
     "tensor": Codec(Tensor, lambda tensor: ({"": tensor}, {}), lambda tensors, _: tensors[""].double().clone()),
     "inputs": Codec(TableInputs, TableInputs.to_document, TableInputs.from_document),
-    "likelihood": Codec(ScalarLikelihood, _encode_likelihood, _decode_likelihood),
+    "likelihood": Codec(
+        ScalarLikelihood, lambda one: ({}, {"name": one.name, "constants": asdict(one)}), _decode_likelihood
+    ),
     "members": Codec(Members, _encode_members, _decode_members),
     "module": Codec(nn.Module, lambda module: (module.state_dict(), {}), lambda tensors, _: tensors),
 }

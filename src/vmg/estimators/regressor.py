@@ -207,10 +207,9 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
                 raise ValueError(f"likelihood must be student or normal for rows in a stream; got {name}")
             LIKELIHOODS[name].require(y)
             return fitter.fit(name, x, y, weight)
-        if scaling is not None:
-            return replace(fitter.fit("student", x, y, weight), reason="the rows come in a stream")
-        if self.n_outputs_ > 1:
-            return replace(fitter.fit("student", x, y, weight), reason=f"there are {self.n_outputs_} outputs")
+        if scaling is not None or self.n_outputs_ > 1:
+            reason = f"there are {self.n_outputs_} outputs" if scaling is None else "the rows come in a stream"
+            return replace(fitter.fit("student", x, y, weight), reason=reason)
         return choose_target(x, y.reshape(len(y)), weight, fitter)
 
     def _keep_model(self, model: TargetModel) -> None:

@@ -330,19 +330,11 @@ def _digits(bound: float) -> str:
 
 def tabulate_classes(prediction: ClassPrediction) -> pd.DataFrame:
     """The likeliest class of each row, the probability of each class, and how unsure they are."""
-    probabilities = {
-        f"probability_{label}": column
-        for label, column in zip(prediction.classes, prediction.probabilities.T, strict=True)
-    }
-    return pd.DataFrame(
-        {
-            "class": prediction.label,
-            **probabilities,
-            "entropy": prediction.predictive_entropy,
-            "noise": prediction.expected_entropy,
-            "ignorance": prediction.mutual_information,
-        }
-    )
+    names = [f"probability_{label}" for label in prediction.classes]
+    table = pd.DataFrame(prediction.probabilities, columns=names)
+    table.insert(0, "class", prediction.label)
+    noise, ignorance = prediction.expected_entropy, prediction.mutual_information
+    return table.assign(entropy=prediction.predictive_entropy, noise=noise, ignorance=ignorance)
 
 
 def named_after(target: str, predictions: pd.DataFrame) -> pd.DataFrame:
@@ -372,9 +364,7 @@ def flag_texts(names: Sequence[str], marks: Sequence[Mapping[str, Mask]], not_fi
         for kind, rows in kinds.items():
             texts[rows] += f"{SEPARATOR}{kind}:{name.replace(SEPARATOR, ' ')}"
     texts[not_finite] += SEPARATOR + NOT_FINITE
-    flagged = np.flatnonzero(texts)
-    texts[flagged] = [text.removeprefix(SEPARATOR) for text in texts[flagged]]
-    return texts
+    return np.array([text.removeprefix(SEPARATOR) for text in texts], dtype=object)
 
 
 def split_flags(text: str) -> list[str]:
@@ -384,8 +374,5 @@ def split_flags(text: str) -> list[str]:
 
 def column_relevance(encoder: TableEncoder, relevance: Array) -> dict[str, float]:
     """The relevance of each column from that of its features: their norm."""
-    by_column, start = {}, 0
-    for name, features in encoder.features_of.items():
-        by_column[name] = float(np.linalg.norm(relevance[start : start + len(features)]))
-        start += len(features)
-    return by_column
+    of_columns = np.split(relevance, encoder.widths.cumsum()[:-1])
+    return {name: float(np.linalg.norm(own)) for name, own in zip(encoder.column_names, of_columns, strict=True)}

@@ -112,8 +112,7 @@ class Pool:
         left = {name: value for name, value in vars(shared).items() if name not in shared.get_params(deep=False)}
         left["ensemble_"] = replace(ensemble, members=members, member_noise=noise, calibrations=(calibration,))
         left["seed_"] = draw_seed(estimator.random_state)
-        for name, value in left.items():
-            setattr(estimator, name, value)
+        estimator.__dict__.update(left)
         return estimator
 
 
@@ -171,16 +170,12 @@ def learn_prior(rows: Sequence[RowStatistics], trunk: RegressionMembers) -> Grou
     whole = RowStatistics(*(torch.stack(parts) for parts in zip(*rows, strict=True)))  # [G, E, ...]
     head = trunk.head
     sizes = tuple(head.group_sizes)
-    prior = GroupPrior(
-        head.posterior().mean.squeeze(-1),
-        torch.zeros(len(whole.gram[0]), len(sizes), dtype=torch.float64),
-        sizes,
-        NoisePrior(),
-    )
+    equal = torch.zeros(len(whole.gram[0]), len(sizes), dtype=torch.float64)
+    prior = GroupPrior(head.posterior().mean.squeeze(-1), equal, sizes, NoisePrior())
     for _ in range(ROUNDS):
         for _ in range(STEPS):
             prior = _maximise(prior, prior.posterior(whole))
-        prior = GroupPrior(prior.mean, prior.log_precision, sizes, _noise_prior(prior, whole))
+        prior = replace(prior, noise=_noise_prior(prior, whole))
     return prior
 
 
@@ -195,7 +190,7 @@ def _maximise(prior: GroupPrior, posterior: LinearPosterior) -> GroupPrior:
         (SHAPE + 0.5 * part.shape[-1] * len(part)) / (RATE + 0.5 * part.sum((0, -1)))
         for part in away.split(prior.group_sizes, -1)
     ]
-    return GroupPrior(mu, torch.stack(precision, -1).log().clamp(-20, 20), prior.group_sizes, prior.noise)
+    return replace(prior, mean=mu, log_precision=torch.stack(precision, -1).log().clamp(-20, 20))
 
 
 def _noise_prior(prior: GroupPrior, rows: RowStatistics) -> NoisePrior:

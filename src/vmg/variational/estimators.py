@@ -202,13 +202,9 @@ class VariationalEstimator(EstimatorBase):
 
     def _predict_features(self, X: Array) -> Any:
         """The predictive distribution, from draws that depend on the fitted seed alone, not on other rows."""
-        [prediction] = predictions(self.likelihood_, self._functions(X))
+        x = torch.as_tensor(self.input_scaling_.transform(X))
+        [prediction] = predictions(self.likelihood_, draw_outputs(self.network_, x, self.n_draws, self.seed_))
         return self._in_own_units(prediction)
-
-    def _functions(self, rows: Array) -> Tensor:
-        """Posterior draws of the network's outputs, [S, members, N, C]."""
-        x = torch.as_tensor(self.input_scaling_.transform(rows))
-        return draw_outputs(self.network_, x, self.n_draws, self.seed_)
 
     def _relevance(self) -> Array:
         """The norm of each input's row of mean weights: inputs are standardised, so rows compare."""
