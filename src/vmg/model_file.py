@@ -32,7 +32,6 @@ __all__ = [
     "fingerprint_tensors",
     "from_bytes",
     "from_fields",
-    "prefixed",
     "read",
     "require_shapes",
     "stripped",
@@ -71,11 +70,6 @@ def require_shapes(shapes: Mapping[str, tuple[int, ...]], arrays: Mapping[str, A
         present = tuple(arrays[name].shape)
         if present != shape:
             raise ValueError(f"{name} must have the shape {shape}, as described; got {present}")
-
-
-def prefixed(start: str, tensors: Mapping[str, Tensor]) -> Tensors:
-    """Tensors under names with this start."""
-    return {start + name: tensor for name, tensor in tensors.items()}
 
 
 def stripped(start: str, tensors: Mapping[str, Tensor]) -> Tensors:

@@ -81,9 +81,8 @@ categorical, ignore, date_formats, decimal, random_state, verbose
         return np.searchsorted(self.classes_, y)
 
     def _fit_features(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
-        self.class_weights_ = None
-        if self.class_weight is not None:
-            self.class_weights_ = _class_weights(self.class_weight, self.classes_, y, weight)
+        asked = self.class_weight
+        self.class_weights_ = None if asked is None else _class_weights(asked, self.classes_, y, weight)
         weight = self._weigh_classes(y, weight)
         x, labels = self._standardise(X, weight), np.searchsorted(self.classes_, y)
         settings = FitSettings(self._size(len(X), classes=True), self.seed_, self._callbacks)

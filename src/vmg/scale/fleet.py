@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 import vmg
 from vmg.estimators import TableModel
-from vmg.estimators.table_estimator import FLAGS
+from vmg.estimators.table_estimator import FLAGS, MIN_ROWS
 from vmg.estimators.table_model import prepare_table
 from vmg.files import Run, file_stamp, replacing
 from vmg.fit.design import ordinary_rows, use_threads
@@ -42,7 +42,6 @@ INDEX, MODELS = "index.json", "models"
 OTHERS = "others.vmg"  # the model of groups that are not known
 OTHER_GROUPS = "Model of groups that are not known."
 LOADED_MODELS = 2_000  # that a process keeps
-MIN_ROWS = 5  # of a group with a model of its own alone
 POOLED = ("auto", "student", "lognormal")  # likelihoods of groups that borrow from each other
 MIN_REFERENCE = 32  # rows of a pooled group that unknown cells are drawn from; with fewer, rows of all groups
 

@@ -19,7 +19,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from vmg.files import Run
 from vmg.math.linalg import all_finite
-from vmg.model_file import ModelFileError, prefixed, read, stripped, write
+from vmg.model_file import ModelFileError, read, stripped, write
 from vmg.nn.bayesian import BayesianModule, kl_divergence
 from vmg.training.progress import ALL_DONE, History, Progress
 
@@ -181,9 +181,9 @@ class KeptRun:
         """All tensors of the run's state, by name."""
         state = {"generator": self._source().get_state()}
         for name, part in self.parts.items():
-            state |= prefixed(f"{name}.", part.state_dict())
+            state |= {f"{name}.{key}": tensor for key, tensor in part.state_dict().items()}
         for k, parameter in enumerate(self.optimiser.param_groups[0]["params"]):
-            state |= prefixed(f"optimiser.{k}.", self.optimiser.state[parameter])
+            state |= {f"optimiser.{k}.{key}": value for key, value in self.optimiser.state[parameter].items()}
         return state
 
     def _load(self, tensors: Mapping[str, Tensor]) -> None:
