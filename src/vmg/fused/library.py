@@ -157,15 +157,14 @@ def require(
 ) -> None:
     """Refuse tensors that a kernel would misread: it sees an address, and takes shape, type and order for granted."""
     for name, tensor, shape in zip(names, tensors, shapes, strict=True):
-        if tensor is None or (
-            tensor.shape == shape and tensor.dtype is dtype and tensor.is_cpu and tensor.is_contiguous()
-        ):
+        if tensor is None:
             continue
         if tensor.shape != shape:
             raise ValueError(f"{name} must have shape {tuple(shape)}; got {tuple(tensor.shape)}")
         if tensor.dtype is not dtype or not tensor.is_cpu:
             raise ValueError(f"{name} must be {dtype} on the CPU; got {tensor.dtype} on {tensor.device}")
-        raise ValueError(f"{name} must be contiguous; got strides {tensor.stride()} for {tuple(tensor.shape)}")
+        if not tensor.is_contiguous():
+            raise ValueError(f"{name} must be contiguous; got strides {tensor.stride()} for {tuple(tensor.shape)}")
 
 
 def packed(tensors: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:

@@ -252,29 +252,27 @@ def _why_left(module: nn.Module, owners: Mapping[nn.Parameter, int], *, named: b
     """
     kind: type[nn.Module] = type(module)
     convertible: list[type[nn.Module]] = [nn.Linear, *_transposed_linear(), nn.Embedding, *_MODULES]
-    like = [base.__name__ for base in convertible if isinstance(module, base)]
-    parameters = list(module.parameters())
-    trained = {p.requires_grad for p in parameters}
-    if isinstance(module, BayesianModule):
-        return "Bayesian already", False
-    if nn.utils.parametrize.is_parametrized(module):
-        return "its weight is parametrised", True
-    if kind not in convertible and like:
-        return f"a subclass of {like[0]}, which may compute something else", True
-    if kind not in convertible:
-        return f"{kind.__name__} has no Bayesian counterpart", isinstance(module, nn.EmbeddingBag)
-    if "forward" in module.__dict__:
-        return "its forward was replaced", True
-    if "weight" in module.__dict__:
-        return "its weight is computed before each call", True
-    if isinstance(module, nn.Embedding) and (module.max_norm or module.scale_grad_by_freq or module.sparse):
-        return "max_norm, scale_grad_by_freq and sparse gradients are not supported", True
-    if any(owners[p] > 1 for p in parameters):
-        return "it shares weights with another module", True
-    if len(trained) > 1:
-        return "some of its parameters are frozen and others are not", True
-    if trained == {False} and not named:
-        return "frozen", False
+    base = next((known.__name__ for known in convertible if isinstance(module, known)), None)
+    shares = any(owners[p] > 1 for p in module.parameters())
+    trained = {p.requires_grad for p in module.parameters()}
+    special = kind is nn.Embedding and any(
+        getattr(module, name) for name in ("max_norm", "scale_grad_by_freq", "sparse")
+    )
+    reasons = (
+        (isinstance(module, BayesianModule), "Bayesian already", False),
+        (nn.utils.parametrize.is_parametrized(module), "its weight is parametrised", True),
+        (kind not in convertible and base, f"a subclass of {base}, which may compute something else", True),
+        (kind not in convertible, f"{kind.__name__} has no Bayesian counterpart", isinstance(module, nn.EmbeddingBag)),
+        ("forward" in module.__dict__, "its forward was replaced", True),
+        ("weight" in module.__dict__, "its weight is computed before each call", True),
+        (special, "max_norm, scale_grad_by_freq and sparse gradients are not supported", True),
+        (shares, "it shares weights with another module", True),
+        (len(trained) > 1, "some of its parameters are frozen and others are not", True),
+        (trained == {False} and not named, "frozen", False),
+    )
+    for applies, reason, is_surprising in reasons:
+        if applies:
+            return reason, is_surprising
     try:
         weight_names(module)
     except ValueError as error:

@@ -263,11 +263,9 @@ class BayesianHead(nn.Module):
             raise ValueError(f"y must be {kind}; got shape {tuple(y.shape)} for {n_rows} rows")
         if weight is not None and weight.shape != (n_rows,):
             raise ValueError(f"weight must have one number for each of {n_rows} rows; got shape {tuple(weight.shape)}")
-        if values_readable(phi):
-            self._check_values(phi, y, weight)
-        return _Rows(phi, y.long() if self.is_classifier else y, weight)
-
-    def _check_values(self, phi: Tensor, y: Tensor, weight: Tensor | None) -> None:
+        rows = _Rows(phi, y.long() if self.is_classifier else y, weight)
+        if not values_readable(phi):
+            return rows
         for name, values in (("features", phi), ("y", y)):
             if not torch.isfinite(values).all():
                 raise ValueError(f"{name} must be finite; got NaN or infinite numbers")
@@ -277,6 +275,7 @@ class BayesianHead(nn.Module):
             raise ValueError(f"y must be classes from 0{most}; got {y.min().item()} to {y.max().item()}")
         if weight is not None and not (torch.isfinite(weight).all() and (weight >= 0).all() and weight.sum() > 0):
             raise ValueError("weight must be finite and not negative, with a positive sum")
+        return rows
 
     # -- predicting ---------------------------------------------------------------------------------------------------
 

@@ -347,16 +347,15 @@ class MatrixGaussianLinear(BayesianLinear):
 
     def predictive(self, x: Tensor) -> MatrixNormal:
         """The joint distribution of the outputs at all rows of x [..., B, in], given the mean pseudo-data."""
-        x, q = self._augmented(x), self.posterior
-        U, V = q.row_covariance, q.column_covariance
-        if self.pseudo_data is None:
-            mean, covariance = x @ q.loc, U.gram(x)
-        else:
-            A, B = self.pseudo_data.inputs / F.input_divisor(self.n_rows), self.pseudo_data.outputs
-            given = F.condition(x, self._loc(), U, A, B, self.damping)
-            mean, covariance = given.mean, given.row_covariance(U)
-        root = cholesky(covariance, name="predictive row covariance")
-        return MatrixNormal(mean, Dense(root), V, validate_args=False)
+        x, q = self._augmented(x), self._at_mean_points()
+        rows = x.to(q.loc.dtype)
+        root = cholesky(q.row_covariance.gram(rows), name="predictive row covariance")
+        V = q.column_covariance.to(x.dtype)
+        return MatrixNormal((rows @ q.loc).to(x.dtype), Dense(root.to(x.dtype)), V, validate_args=False)
+
+    def _at_mean_points(self) -> MatrixNormal:
+        """q(W) given the mean pseudo-data, where there are any."""
+        return self.posterior if self.pseudo_data is None else self.posterior_given()
 
     def kernel(self, x1: Tensor, x2: Tensor | None = None, *, full: bool = False) -> Tensor:
         """The GP's kernel K_in = x̂₁ U x̂₂ᵀ [..., n₁, n₂], or V ⊗ K_in with ``full=True`` [LW16, §2.3]."""
@@ -423,8 +422,7 @@ class MatrixGaussianLinear(BayesianLinear):
 
         It is not E[W]: W is linear in the pseudo-outputs, but not in the pseudo-inputs, whose noise moves E[W].
         """
-        q = self.posterior if self.pseudo_data is None else self.posterior_given()
-        return q.loc.to(self._wide_dtype())
+        return self._at_mean_points().loc.to(self._wide_dtype())
 
     def sample_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Weight matrices W [*sample_shape, *batch_shape, R, C] from the posterior, each one a whole function."""

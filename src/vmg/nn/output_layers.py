@@ -392,13 +392,13 @@ class SoftmaxOutput(_Output):
         limits = unit - LOG_RANGE, unit + LOG_RANGE
         new = expected_curvature(rows, self.mean.to(rows.features.dtype).unsqueeze(0))
         for _ in range(MOST_ROUNDS):
-            q = self._posterior(before, new)
+            q = self.posterior(before, new)
             draws = q.deviations(noise)
             moved = self._move_mean(rows, draws, anchor, before, q)
             found = expected_curvature(rows, (self.mean + draws).to(rows.features.dtype))
             new = Curvature(*((a + b) / 2 for a, b in zip(new, found, strict=True)))  # whole steps swing
             missing = self._learn_precision(before, new, limits) if learn_precision else 0.0
-            spread = self._posterior(before, new).feature_variances()
+            spread = self.posterior(before, new).feature_variances()
             change = (spread / q.feature_variances()).log().abs().max()
             if moved < 0.02 and missing < 0.01 and change < 0.01:
                 break
@@ -409,10 +409,6 @@ class SoftmaxOutput(_Output):
                 stacklevel=4,
             )
         _add(self.statistics, new)
-
-    def _posterior(self, before: Curvature, new: Curvature) -> ClassWeights:
-        total = Curvature(*(a + b for a, b in zip(before, new, strict=True)))
-        return class_posterior(self.mean, self.prior_precision().double(), total)
 
     def _move_mean(
         self, rows: ClassRows, deviations: Tensor, anchor: Tensor, before: Curvature, q: ClassWeights
@@ -441,7 +437,7 @@ class SoftmaxOutput(_Output):
         """Steps of the precisions for this mean and curvature; gives how far the first one moved a logarithm."""
         sizes, old, energy = list(self.group_sizes), self.log_precision.clone(), self.mean.square().sum(-1)
         for _ in range(PRECISION_ROUNDS):
-            free = self.n_outputs - self.prior_precision().double() * self._posterior(before, new).feature_variances()
+            free = self.n_outputs - self.prior_precision().double() * self.posterior(before, new).feature_variances()
             groups = zip(free.split(sizes), energy.split(sizes), strict=True)  # free: parameters that rows determine
             best = torch.stack([mine.sum() / size.sum().clamp_min(1e-30) for mine, size in groups])
             best = best.clamp_min(1e-30).log().clamp(*limits)
@@ -453,9 +449,10 @@ class SoftmaxOutput(_Output):
 
     # -- predicting ---------------------------------------------------------------------------------------------------
 
-    def posterior(self) -> ClassWeights:
-        """q(W) given the rows seen so far, in double precision."""
-        return class_posterior(self.mean, self.prior_precision().detach().double(), self.statistics)
+    def posterior(self, *curvatures: Curvature) -> ClassWeights:
+        """q(W) given the rows seen so far, or rows of these curvatures, in double precision."""
+        total = Curvature(*map(sum, zip(*curvatures or [self.statistics], strict=True)))
+        return class_posterior(self.mean, self.prior_precision().detach().double(), total)
 
     def joint(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Mean [N, K] of the logits and the covariance between rows of each, [K, N, N]."""
