@@ -368,7 +368,6 @@ def test_an_ensemble_is_fitted_and_updated_head_by_head():
 @pytest.mark.parametrize("unit", [1e-4, 1e-2, 1e3])
 def test_the_unit_of_the_targets_does_not_matter(unit):
     x, y = rows(120)
-    plain = vmg.predict(BayesianHead(Backbone().double(), layer=None).fit(x, y), x)
     torch.manual_seed(0)
     backbone = Backbone().double()
     plain, scaled = (vmg.predict(BayesianHead(backbone, layer=None).fit(x, k * y + k), x) for k in (1, unit))

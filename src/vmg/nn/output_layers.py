@@ -6,6 +6,7 @@ Gaussian weights: at the optimum of its variational bound, or around weights tha
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from collections.abc import Callable, Sequence
@@ -73,6 +74,10 @@ class _Output(nn.Module):
         return torch.stack(sums, -1).clamp_min(1e-30).log()
 
 
+def _zeros(*shape: int) -> nn.Buffer:
+    return nn.Buffer(torch.zeros(shape, dtype=torch.float64))
+
+
 def _add(sums: Sequence[Tensor], new: Sequence[Tensor]) -> None:
     for buffer, part in zip(sums, new, strict=True):
         buffer += part
@@ -90,10 +95,6 @@ class GaussianOutput(_Output):
         bias: whether the last feature is always one.
     """
 
-    gram: Tensor
-    moment: Tensor
-    square: Tensor
-    count: Tensor
     inflation: Tensor | None
 
     def __init__(
@@ -112,8 +113,8 @@ class GaussianOutput(_Output):
         self.noise_prior = noise_prior or NoisePrior()
         self.log_precision = nn.Parameter(torch.zeros(*batch_shape, len(self.group_sizes)))
         d, c = sum(self.group_sizes), n_outputs
-        for name, shape in (("gram", (d, d)), ("moment", (d, c)), ("square", (c, c)), ("count", ())):
-            self.register_buffer(name, torch.zeros((*batch_shape, *shape), dtype=torch.float64))
+        self.gram, self.moment = _zeros(*batch_shape, d, d), _zeros(*batch_shape, d, c)
+        self.square, self.count = _zeros(*batch_shape, c, c), _zeros(*batch_shape)
         self.register_buffer("inflation", None)  # a factor of all variances [C], where rows held out may choose one
 
     def log_evidence(self, features: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -252,23 +253,14 @@ class SoftmaxOutput(_Output):
     layer is fitted, and rows that come later move them.
     """
 
-    mean: Tensor
-    count: Tensor
-    start: Tensor
-    row_curvature: Tensor
-    class_curvature: Tensor
-    inflation: Tensor
-    sharpness: Tensor
-
     def __init__(self, group_sizes: Sequence[int], n_outputs: int, start: Tensor | None = None) -> None:
         super().__init__()
         self.group_sizes, self.n_outputs, self.keeps_start = tuple(group_sizes), n_outputs, start is not None
         self.log_precision = nn.Parameter(torch.zeros(len(self.group_sizes)))
         d, k = sum(self.group_sizes), n_outputs
-        shapes = {"mean": (d, k), "start": (d, k), "count": (), "inflation": (), "sharpness": ()}
-        shapes |= {"row_curvature": (d, d), "class_curvature": (k, k) if k <= MOST_CLASSES else (k,)}
-        for name, shape in shapes.items():
-            self.register_buffer(name, torch.zeros(shape, dtype=torch.float64))
+        self.mean, self.start = _zeros(d, k), _zeros(d, k)
+        self.count, self.inflation, self.sharpness = _zeros(), _zeros(), _zeros()
+        self.row_curvature, self.class_curvature = _zeros(d, d), _zeros(*((k, k) if k <= MOST_CLASSES else (k,)))
         if start is not None:
             self.start.copy_(start.detach())
         self.forget()
@@ -293,7 +285,7 @@ class SoftmaxOutput(_Output):
     def update(self, features: Tensor, y: Tensor, weight: Tensor | None = None) -> None:
         """Condition on more rows, what was seen before being their prior."""
         rows = _class_rows(features, y, weight)
-        self.count += rows.weight.sum()
+        self.count.add_(rows.weight.sum())
         self._condition(rows, self.mean.clone(), learn_precision=False)
 
     @torch.no_grad()
@@ -306,7 +298,7 @@ class SoftmaxOutput(_Output):
         """
         rows = _class_rows(features, y, weight)
         self.forget()
-        self.count += rows.weight.sum()
+        self.count.add_(rows.weight.sum())
         if self.keeps_start:
             self._spread(rows)
             return
@@ -451,7 +443,8 @@ class SoftmaxOutput(_Output):
 
     def posterior(self, *curvatures: Curvature) -> ClassWeights:
         """q(W) given the rows seen so far, or rows of these curvatures, in double precision."""
-        total = Curvature(*map(sum, zip(*curvatures or [self.statistics], strict=True)))
+        parts = zip(*curvatures or [self.statistics], strict=True)
+        total = Curvature(*(functools.reduce(torch.add, part) for part in parts))
         return class_posterior(self.mean, self.prior_precision().detach().double(), total)
 
     def joint(self, features: Tensor) -> tuple[Tensor, Tensor]:
