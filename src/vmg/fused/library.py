@@ -23,16 +23,8 @@ from torch import Tensor
 from vmg.math.linalg import is_traced, on_device, randn
 
 __all__ = [
-    "DIVERGENCE",
-    "LAYER",
-    "NOT_FINITE",
-    "NOT_POSITIVE",
-    "available",
-    "kernels",
-    "native",
-    "packed",
-    "require",
-    "standard_normal",
+    *("DIVERGENCE", "LAYER", "NOT_FINITE", "NOT_POSITIVE", "available", "kernels", "native", "packed", "require"),
+    *("standard_normal"),
 ]
 
 LIBRARY = "_kernels_base.so"  # loaded through ctypes, so the name need not follow the platform's custom

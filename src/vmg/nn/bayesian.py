@@ -18,18 +18,8 @@ from vmg.math.preactivations import augment, input_divisor
 from vmg.nn.sharding import whole_divergence
 
 __all__ = [
-    "HOOKS",
-    "SHARDED",
-    "BayesianLinear",
-    "BayesianModule",
-    "DrawnRun",
-    "has_hooks",
-    "kl_divergence",
-    "no_autocast",
-    "outermost",
-    "parameter_groups",
-    "plain_linear",
-    "use_generator",
+    *("HOOKS", "SHARDED", "BayesianLinear", "BayesianModule", "DrawnRun", "has_hooks", "kl_divergence"),
+    *("no_autocast", "outermost", "parameter_groups", "plain_linear", "use_generator"),
 ]
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")  # of a user on a module

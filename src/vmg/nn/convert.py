@@ -27,17 +27,8 @@ from vmg.nn.modules import TRANSPOSED, MatrixGaussianModule, weight_names
 from vmg.priors import GammaPrior, IsotropicPrior
 
 __all__ = [
-    "ATTRIBUTE",
-    "Conversion",
-    "bayesianize",
-    "conversion",
-    "initial_scale",
-    "keep_from_fast_paths",
-    "layer_settings",
-    "linear_weight",
-    "replace_in_place",
-    "select",
-    "to_plain",
+    *("ATTRIBUTE", "Conversion", "bayesianize", "conversion", "initial_scale", "keep_from_fast_paths"),
+    *("layer_settings", "linear_weight", "replace_in_place", "select", "to_plain"),
 ]
 
 ATTRIBUTE = "_vmg_conversion"  # of a converted model, with its Conversion
