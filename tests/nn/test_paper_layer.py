@@ -42,10 +42,8 @@ def test_both_draw_the_same_from_the_same_noise(pair):
     ours, plain = pair
     x, points, noise = (torch.randn(*shape, dtype=torch.float64) for shape in ((7, 5), (4, 9), (7, 3)))
     data = ours.pseudo_data
-    expected = sample_diagonal(
-        x, ours.loc, ours.row.log_scale, ours.column.log_scale, data.points, data.log_noise, None, points, noise,
-        ours.damping,
-    )  # fmt: skip
+    parameters = ours.loc, ours.row.log_scale, ours.column.log_scale, data.points, data.log_noise, None
+    expected = sample_diagonal(x, parameters, (points, noise), ours.damping)
     torch.testing.assert_close(plain.draw(x, points[:, :6], points[:, 6:], noise), expected, rtol=1e-6, atol=1e-8)
 
 

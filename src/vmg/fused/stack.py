@@ -6,6 +6,7 @@ divergence along, each parameter has one gradient, instead of one from the draw 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -28,12 +29,12 @@ class DiagonalDraw(NamedTuple):
     parameters: tuple[Any, ...]  # M, log σ_r, log σ_c, points and the two logarithms of √α; None where there is none
     noises: tuple[Any, Any]  # of the points, or None, and of the outputs
     damping: float
-    plain: Callable[..., Tensor]  # the same draw in PyTorch, of x, parameters, noises and the damping
+    plain: Callable[..., Tensor]  # the same draw in PyTorch, of x, parameters, noises and damping
     kl: DiagonalKL | None = None  # the layer's divergence, where it is wanted too
 
     def in_pytorch(self, x: Tensor) -> Tensor:
         """The draw without kernels, which can be differentiated any number of times."""
-        return self.plain(x, *self.parameters, *self.noises, self.damping)
+        return self.plain(x, self.parameters, self.noises, self.damping)
 
 
 def kernels_serve(*tensors: Tensor | None) -> bool:
@@ -94,12 +95,10 @@ class _Passes:
 
     def divergence(self) -> Tensor:
         """The divergences of all layers, summed."""
-        total: Any = None
-        for draw in self.draws:
-            assert draw.kl is not None
-            kl = draw.kl.value(library.kernels(draw.parameters[1].dtype), _of_kl(draw.parameters))
-            total = kl if total is None else total.add_(kl)
-        return total
+        own = [(draw.kl, draw.parameters) for draw in self.draws if draw.kl is not None]
+        return functools.reduce(
+            Tensor.add_, (kl.value(library.kernels(given[1].dtype), _of_kl(given)) for kl, given in own)
+        )
 
     def backward(
         self, parameters: Sequence[Sequence[Tensor | None]], g: Tensor | None, g_kl: Tensor | None, *, needs_x: bool

@@ -113,23 +113,20 @@ def _fused_forwards(
 def _group(modules: Sequence[nn.Module], drawn: list[DrawnRun]) -> list[Any]:
     """Modules in their order, the longest runs of ``[layer, activation, layer, ...]`` taken together."""
     steps: list[Any] = []
-    k = 0
-    while k < len(modules):
-        stop = k + 1
-        if _is_fusable(modules[k]):
-            while stop + 1 < len(modules) and _follows(modules, k, stop):
+    while modules:
+        stop = 1
+        if _is_fusable(modules[0]):
+            while stop + 1 < len(modules) and _follows(modules[: stop + 2]):
                 stop += 2
-            steps.append(_Run(modules[k:stop], drawn))
-        else:
-            steps.append(modules[k])
-        k = stop
+        steps.append(_Run(modules[:stop], drawn) if _is_fusable(modules[0]) else modules[0])
+        modules = modules[stop:]
     return steps
 
 
-def _follows(modules: Sequence[Any], start: int, stop: int) -> bool:
-    """Whether ``modules[stop : stop + 2]``, an activation and a layer, belong to the run that begins at ``start``."""
-    last, activation, layer = modules[stop - 1], modules[stop], modules[stop + 1]
-    if _function(activation) is None or not _is_fusable(layer) or layer in modules[start:stop]:
+def _follows(modules: Sequence[Any]) -> bool:
+    """Whether the last two modules, an activation and a layer, belong to the run of those before."""
+    *_, last, activation, layer = modules
+    if _function(activation) is None or not _is_fusable(layer) or layer in modules[:-1]:
         return False
     return last.out_features == layer.in_features and last.batch_shape == layer.batch_shape
 

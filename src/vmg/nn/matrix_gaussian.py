@@ -389,11 +389,9 @@ class MatrixGaussianLinear(BayesianLinear):
 
             if (drawn := fused_draw(self, x)) is not None:  # equal in distribution and gradient
                 return drawn
-        quantities, point_noise = self.quantities(), None
-        if self.pseudo_data is not None:
-            point_noise = self.draw_noise(*self.pseudo_data.points.shape)
-        noise = self.draw_noise(*x.shape[:-1], self.out_features)
-        return sample_diagonal(self.check_finite(x), *quantities, point_noise, noise, self.damping)
+        points = None if self.pseudo_data is None else self.draw_noise(*self.pseudo_data.points.shape)
+        noises = points, self.draw_noise(*x.shape[:-1], self.out_features)
+        return sample_diagonal(self.check_finite(x), self.quantities(), noises, self.damping)
 
     def quantities(self) -> tuple[Any, Any, Any, Any, Any, Any]:
         """M, log σ_r, log σ_c, the pseudo-points and the two logarithms of √α, moved back into their bounds."""
@@ -448,26 +446,16 @@ def _in_double(*parts: Any) -> Any:
     return tuple(None if part is None else part.to(torch.float64) for part in parts)
 
 
-def sample_diagonal(
-    x: Tensor,
-    M: Tensor | None,
-    log_row: Tensor,
-    log_column: Tensor,
-    points: Tensor | None,
-    log_noise: Tensor | None,
-    log_point_noise: Tensor | None,
-    point_noise: Tensor | None,
-    noise: Tensor,
-    damping: float,
-) -> Tensor:
-    """Draw each row where U and V are diagonal, [LW16, eq. 8] without its cancellation (:mod:`vmg.fused.passes`).
+def sample_diagonal(x: Tensor, parameters: Sequence[Any], noises: Sequence[Any], damping: float) -> Tensor:
+    """Draw each row where U and V are diagonal [LW16, eq. 8], without its cancellation (:mod:`vmg.fused.passes`).
 
-    The tensors are those of :class:`vmg.fused.passes.Inputs`; ``damping`` is σ² of Σ₁₁.
+    The parameters, noises and damping are those of :class:`vmg.fused.stack.DiagonalDraw`.
     """
+    _, log_row, log_column, points, *_ = parameters
     R, C, dtype = log_row.shape[-1], log_column.shape[-1], log_row.dtype
     if points is not None and needs_double(points.shape[-2], R, dtype):
-        x, M, log_row, log_column, points, noise = _in_double(x, M, log_row, log_column, points, noise)
-        log_noise, log_point_noise, point_noise = _in_double(log_noise, log_point_noise, point_noise)
+        (x,), parameters, noises = _in_double(x), _in_double(*parameters), _in_double(*noises)
+    (M, log_row, log_column, points, log_noise, log_point_noise), (point_noise, noise) = parameters, noises
     u, v = torch.exp(2 * log_row).unsqueeze(-2), log_column.exp().unsqueeze(-2)
     if x.shape[-1] < R:
         x = torch.cat([x, x.new_ones(*x.shape[:-1], 1)], dim=-1)
