@@ -193,10 +193,6 @@ def _decode_members(tensors: Tensors, document: Document) -> Members:
     return MEMBERS[document["kind"]].from_state(tensors, made_with)
 
 
-def _decode_likelihood(tensors: Tensors, document: Document) -> ScalarLikelihood:
-    return scalar_likelihood(document["name"]).from_document("constants", document["constants"])
-
-
 def _check_answers(estimator: Any) -> None:
     """Raise a ValueError unless the estimator predicts a row; other errors say themselves what is amiss."""
     missing = [name for name in REQUIRED if not hasattr(estimator, name)]
@@ -251,7 +247,9 @@ CODECS: dict[str, Codec] = {
     "tensor": Codec(Tensor, lambda tensor: ({"": tensor}, {}), lambda tensors, _: tensors[""].double().clone()),
     "inputs": Codec(TableInputs, TableInputs.to_document, TableInputs.from_document),
     "likelihood": Codec(
-        ScalarLikelihood, lambda one: ({}, {"name": one.name, "constants": asdict(one)}), _decode_likelihood
+        ScalarLikelihood,
+        lambda one: ({}, {"name": one.name, "constants": asdict(one)}),
+        lambda _, document: scalar_likelihood(document["name"]).from_document("constants", document["constants"]),
     ),
     "members": Codec(Members, _encode_members, _decode_members),
     "module": Codec(nn.Module, lambda module: (module.state_dict(), {}), lambda tensors, _: tensors),

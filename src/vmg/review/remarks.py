@@ -74,7 +74,7 @@ def column_facts(
 ) -> list[ColumnFacts]:
     """Every column of a table, as an encoder reads it."""
     table, read, facts = CellTable.of(table), {column.name: column for column in encoder.columns}, []
-    for name in map(str, table.names):
+    for name in map(str, table.frame):
         cells, column = table[name], read.get(name)
         kind, role = ("text", "left out") if column is None else (column.kind, "input")
         if name == target:
@@ -108,7 +108,7 @@ def table_remarks(
 ) -> list[str]:
     """Sentences about values in ``frame`` that the model cannot use, or that are unlike its training rows."""
     table = CellTable.of(frame)
-    extra = [n for n in table.names if n not in {*encoder.column_names, *encoder.dropped, *ignored, target}]
+    extra = [n for n in table.frame if n not in {*encoder.column_names, *encoder.dropped, *ignored, target}]
     sentences = [f"Not used by the model: {listing(extra)}."] if extra else []
     here = [column for column in encoder.columns if column.name in table.frame.columns]
     for column in here:

@@ -210,11 +210,6 @@ class CellTable:
     def __len__(self) -> int:
         return len(self.frame)
 
-    @property
-    def names(self) -> list[str]:
-        """The columns."""
-        return list(self.frame.columns)
-
     def __getitem__(self, name: str) -> Cells:
         if name not in self._cells:
             self._cells[name] = Cells(self.frame[name], training=self._training)

@@ -68,7 +68,7 @@ class TableEncoder:
         day_first = day_comes_first(table, comma)
         columns: list[Column] = []
         dropped: dict[str, str] = {}
-        for name in table.names:
+        for name in table.frame:
             if name == target:
                 continue
             column = find_kind(table[name], Reading(comma, day_first, choices.date_format(name), choices.kind(name)))
@@ -152,7 +152,7 @@ class TableEncoder:
         if missing:
             raise TableError(
                 f"the table lacks {count(len(missing), 'column')} that the model was fitted on: {listing(missing)}; "
-                f"it has {listing(table.names)}"
+                f"it has {listing(table.frame)}"
             )
         return table
 
@@ -271,7 +271,7 @@ def find_kind(cells: Cells, reading: Reading) -> Column | str:
 def day_comes_first(table: CellTable, decimal_comma: bool) -> bool | None:
     """Whether dates of a table that could be either have the day first: as in those that cannot, or with commas."""
     decided = set()
-    for cells in (table[name] for name in table.names):
+    for cells in (table[name] for name in table.frame):
         if not cells.is_time:
             ways = {find_date_format(cells, day_first=way) for way in (True, False)}
             if len(ways) == 1 and (form := ways.pop()) is not None and re.match("%[md][/.-]", form):
@@ -287,7 +287,7 @@ def decide_comma(table: CellTable, choices: TableChoices) -> bool:
         return choices.decimal_comma
     if (of_file := table.frame.attrs.get("decimal_comma")) is not None:
         return bool(of_file)
-    return bool(count_comma_votes({name: table[name] for name in table.names}).decide())
+    return bool(count_comma_votes({name: table[name] for name in table.frame}).decide())
 
 
 # -- trends -----------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from vmg.tables.cells import MIN_SHARE, NUMBER, Cells, full_matches, kept
 
-__all__ = ["CommaVotes", "count_comma_votes", "find_units", "has_decimal_commas", "split_mark", "to_numbers"]
+__all__ = ["CommaVotes", "count_comma_votes", "find_units", "has_decimal_commas", "to_numbers"]
 
 Array = NDArray[np.float64]
 
@@ -92,14 +92,14 @@ def _written(cells: Cells) -> tuple[pa.Array, NDArray[Any]]:
     texts = cells.arrow
     simple = full_matches(texts, DIGITS_AND_MARKS)
     complicated = pc.match_substring_regex(texts, r"\pN").to_numpy(zero_copy_only=False) & ~simple
-    parts = [split_mark(text) for text in texts.filter(pa.array(complicated)).to_pylist()]
+    parts = [_split_mark(text) for text in texts.filter(pa.array(complicated)).to_pylist()]
     marks = np.full(len(texts), "", dtype=object)
     marks[complicated] = [mark for _, mark in parts]
     numbers = pa.array([number for number, _ in parts], pa.string())
     return pc.replace_with_mask(pc.if_else(pa.array(simple), texts, ""), pa.array(complicated), numbers), marks
 
 
-def split_mark(text: str) -> tuple[str, str]:
+def _split_mark(text: str) -> tuple[str, str]:
     """A number without its currency, percent sign, unit, spaces between thousands and brackets; and that mark."""
     mark = ""
     if with_unit := UNIT.fullmatch(text):
