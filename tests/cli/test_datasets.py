@@ -4,9 +4,11 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pandas as pd
@@ -151,9 +153,13 @@ def test_options_that_a_dataset_or_a_fleet_cannot_follow_are_refused(model, tmp_
             assert f"{option.split('=')[0]}: {why}" in " ".join(capsys.readouterr().err.split())
     assert run([*fit, "--resume"]) == 2 and "--resume: needs a table that" in " ".join(capsys.readouterr().err.split())
     assert run([*fit, "--in-memory"]) == 2 and "needs one file and one process" in capsys.readouterr().err
-    for data in (f"{tmp_path}/sales", f"{tmp_path}/sales/a.parquet"):
+    (tmp_path / "bare").write_bytes((tmp_path / "sales" / "a.parquet").read_bytes())
+    with closing(sqlite3.connect(tmp_path / "s.db")) as connection:
+        make_frame(9).to_sql("sales", connection)
+    for data in ("sales", "sales/a.parquet", "sales/*", "bare", "s.db", "s.db::sales"):
         for option in (["--na", "none"], ["--no-header"]):
-            assert run(["fit", data, *fit[2:], *option]) == 2 and "is for text files" in capsys.readouterr().err
+            assert run(["fit", f"{tmp_path}/{data}", *fit[2:], *option]) == 2
+            assert "is for text files" in capsys.readouterr().err
     for option in (["--pool"], ["--jobs", "2"]):
         assert run([*fit, *option]) == 2 and "needs --by" in capsys.readouterr().err
     assert run(["predict", model, f"{tmp_path}/sales"]) == 2
