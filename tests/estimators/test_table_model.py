@@ -285,3 +285,9 @@ def test_each_bound_has_a_column_of_its_own(regression):
     assert {f"price_above_{bound}" for bound in bounds} <= set(predicted)
     with pytest.raises(TableError, match="above must be numbers"):
         regression.predict_frame(houses(), above=[np.nan])
+
+
+@pytest.mark.parametrize("name", ["familiarity", "flags"])
+def test_a_target_has_no_name_of_a_column_that_all_predictions_have(name):
+    with pytest.raises(TableError, match=f"cannot be called '{name}'"):
+        TableModel.fit(table(np.linspace(0, 1, 40)).rename(columns={"y": name}), name, options=OPTIONS)

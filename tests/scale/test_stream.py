@@ -125,6 +125,15 @@ def test_an_update_leaves_out_what_it_does_not_know(tmp_path):
     assert open_dataset(tmp_path / "new").n_rows == 40
 
 
+def test_an_update_says_that_intervals_are_no_longer_calibrated(tmp_path):
+    write_parts(tmp_path, [40])
+    model = TableModel.fit(make_frame(100, seed=4), "y", exclude=["key"], conformal=0.3, options=FAST)
+    update = update_model(model, tmp_path)
+    assert update.model.estimator.conformal_scores_ is None and model.estimator.conformal_scores_ is not None
+    assert any("no longer calibrated" in note for note in update.notes)
+    assert not any("calibrated" in note for note in update_model(update.model, tmp_path, again=True).notes)
+
+
 def test_choices_about_columns_hold_for_datasets(tmp_path):
     frame = make_frame(300)
     frame["code"] = np.arange(300) % 4

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = [
-    *("FLAGS", "MIN_ROWS", "Outside", "TableEstimator", "column_relevance", "conformal_interval", "flag_texts"),
-    *("named_after", "split_flags", "tabulate_numbers"),
+    *("FAMILIARITY", "FLAGS", "MIN_ROWS", "Outside", "TableEstimator", "column_relevance", "conformal_interval"),
+    *("flag_texts", "named_after", "split_flags", "tabulate_numbers"),
 ]
 
 Mask = NDArray[np.bool_]
@@ -43,7 +43,7 @@ MIN_ROWS = 5
 
 MOST_COLUMNS = 1000  # of numbers, of which training rows are kept to draw missing ones from
 AUTO, WHOLE = StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")
-FLAGS = "flags"
+FAMILIARITY, FLAGS = "familiarity", "flags"
 POINTS = ("mean", "median", "class")  # columns that have the target's own name
 NOT_FINITE = "not-finite"
 SEPARATOR = ";"
@@ -244,7 +244,7 @@ class TableEstimator(EstimatorBase):
             ]
         predictions = pd.concat(parts, ignore_index=True).set_axis(table.frame.index)
         in_time = 1.0 if clip else encoder.time_familiarity(table)
-        predictions["familiarity"] = in_time * reference.familiarity(rows.features, shares > 0)
+        predictions[FAMILIARITY] = in_time * reference.familiarity(rows.features, shares > 0)
         finite = np.isfinite(predictions.select_dtypes("number").to_numpy(dtype=np.float64)).all(1)
         predictions[FLAGS] = flag_texts(encoder.column_names, marks, ~finite)
         return predictions
@@ -340,7 +340,7 @@ def tabulate_classes(prediction: ClassPrediction) -> pd.DataFrame:
 def named_after(target: str, predictions: pd.DataFrame) -> pd.DataFrame:
     """Predictions with columns named after the target, but for those that are about the row."""
     names = {name: target if name in POINTS else f"{target}_{name}" for name in predictions.columns}
-    return predictions.rename(columns={**names, "familiarity": "familiarity", FLAGS: FLAGS})
+    return predictions.rename(columns={**names, FAMILIARITY: FAMILIARITY, FLAGS: FLAGS})
 
 
 # -- flags ------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from vmg import metrics
 from vmg.estimators.classifier import TableClassifier
 from vmg.estimators.regressor import TableRegressor
-from vmg.estimators.table_estimator import MIN_ROWS, Outside, conformal_interval, named_after
+from vmg.estimators.table_estimator import FAMILIARITY, FLAGS, MIN_ROWS, Outside, conformal_interval, named_after
 from vmg.model_file import Document, ModelFileError, Tensors, from_fields, write
 from vmg.prediction import ClassPrediction, NumberPrediction
 from vmg.tables.cells import Cells, CellTable, TableError, as_frame, count, listing, require_columns
@@ -84,6 +84,10 @@ def prepare_table(
     left_out = list(dict.fromkeys([*exclude, *choices.ignored]))
     if target in left_out:
         raise TableError(f"the target '{target}' cannot be excluded")
+    if target in (FAMILIARITY, FLAGS):
+        raise TableError(
+            f"the target cannot be called '{target}', as predictions have a column of this name; rename it"
+        )
     has_target = ~Cells(frame[target]).missing
     n_without = int((~has_target).sum())
     columns = frame[has_target].drop(columns=left_out)

@@ -254,6 +254,7 @@ def update_model(model: TableModel, source: str | os.PathLike[str], *, again: bo
         Take rows in that the model was fitted to, which then count twice. Without it, a dataset with many of them is
         refused.
     """
+    was_calibrated = model.estimator.conformal_scores_ is not None
     model = replace(model, estimator=copy.deepcopy(model.estimator))
     estimator, reference, usual = model.estimator, model.inputs.reference, None
     known = reference.digests
@@ -281,6 +282,10 @@ def update_model(model: TableModel, source: str | os.PathLike[str], *, again: bo
             "would count twice; leave them out, or give --again (again=True)"
         )
     notes = dataset.notes()
+    if was_calibrated:
+        notes.append(
+            "Intervals are no longer calibrated: the update has changed the model that they were calibrated for."
+        )
     if n_absurd:
         notes.append(f"{count(n_absurd, 'row')} left out: the target is absurdly far beyond those of the fit.")
     if n_known:
