@@ -85,7 +85,7 @@ class Task:
 
     def plan(self) -> Plan:
         choices = TableChoices.of(ignore=[self.holdout.by] if self.holdout.by else [])
-        plan = Plan.make(self.frame, self.target, self.task, self.holdout, choices, seed=0)
+        plan = Plan.make(self.frame, self.target, self.task, self.holdout, choices, {"random_state": 0})
         ((fitted, held),) = plan.splits
         order = np.random.default_rng(0)
         kept = tuple(np.sort(order.permutation(rows)[:most]) for rows, most in ((fitted, FITTED), (held, SCORED)))
@@ -191,7 +191,7 @@ def unsure_of_others(task: Task, plan: Plan, method: str, split: Split, other: N
     if method == OWN:
         options: dict[str, Any] = {"choices": plan.choices, "task": task.task, "options": {"random_state": 0}}
         model = TableModel.fit(plan.rows.iloc[fitted], task.target, **options)
-        p = model.estimator.predict_proba(plan.rows.iloc[held].drop(columns=task.target))
+        p = model.probabilities(plan.rows.iloc[held])
     else:
         rows, scored = plan.rival_rows(split)
         p = RIVALS[method].predict_classes(rows, np.unique(plan.values[fitted], return_inverse=True)[1], scored)

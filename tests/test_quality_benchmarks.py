@@ -121,7 +121,7 @@ def test_a_class_left_out_is_told_by_unsure_predictions():
     corner = np.array([[-9.0, 0.0], [9.0, 0.0], [0.0, 0.0]])
     label = np.arange(120) % 3
     frame = pd.DataFrame(corner[label] + rng.normal(size=(120, 2)), columns=["a", "b"]).assign(
-        y=np.array(list("uvw"))[label]
+        c=1.0, y=np.array(list("uvw"))[label]
     )
     task = study.Task("classes", "t", study.LEFT_OUT, frame, "y", "classification", study.Holdout(share=0.25))
     plan = task.plan()
