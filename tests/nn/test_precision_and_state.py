@@ -9,7 +9,7 @@ from torch import nn
 
 import vmg
 from vmg.likelihoods import CategoricalLikelihood
-from vmg.nn import BayesianHead, BayesianModule, MatrixGaussianLinear, PseudoData, bayesianize, kl_divergence
+from vmg.nn import BayesianHead, MatrixGaussianLinear, PseudoData, bayesianize, kl_divergence
 from vmg.priors import GammaPrior, IsotropicPrior
 
 
@@ -108,25 +108,6 @@ def test_a_layer_survives_empty_memory(pseudo_noise):
     empty.load_state_dict(layer.state_dict())
     torch.testing.assert_close(empty.kl_divergence(), layer.kl_divergence())
     assert torch.isfinite(empty(torch.randn(4, 5))).all()
-
-
-class Outer(BayesianModule):
-    def __init__(self):
-        super().__init__()
-        self.inner = MatrixGaussianLinear(3, 2)
-
-    def kl_divergence(self):
-        return self.inner.kl_divergence() + 1
-
-    def forward(self, x):
-        return self.inner(x)
-
-
-def test_a_bayesian_module_inside_another_is_counted_once():
-    outer = Outer()
-    torch.testing.assert_close(kl_divergence(nn.Sequential(outer)), outer.inner.kl_divergence() + 1)
-    both = nn.ModuleList([outer, outer.inner])
-    torch.testing.assert_close(kl_divergence(both), outer.inner.kl_divergence() + 1)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -181,9 +181,7 @@ class MatrixGaussianLinear(BayesianLinear):
             dimension.
         sampling: {"marginal", "joint", "weights"}; rows drawn one by one (fast, the paper's choice), all rows of a
             batch jointly, or through one weight matrix.
-        kl: {"marginal", "conditional"}; what is charged for the weights of a layer with pseudo-data: the paper's
-            KL(q(W) ‖ p(W)), with which the objective is *not* a bound, or that of q(W | Ã, B̃), which the layer uses;
-            see :meth:`kl_divergence`.
+        kl: {"marginal", "conditional"}; with pseudo-data only the second gives a bound; see :meth:`kl_divergence`.
         damping: σ² on the diagonal of Σ₁₁.
         initial_scale: standard deviation of the weights at the start of training: 1 as in the authors' code; less
             converges sooner.

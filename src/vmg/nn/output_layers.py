@@ -25,7 +25,7 @@ from vmg.math.evidence import (
     log_evidence_of_statistics,
     row_statistics,
 )
-from vmg.math.linalg import at_least_float32
+from vmg.math.linalg import at_least_float32, randn
 from vmg.math.softmax_evidence import (
     MOST_CLASSES,
     ClassRows,
@@ -228,10 +228,9 @@ class GaussianOutput(_Output):
     def sample_weights(self, n_samples: int, generator: torch.Generator | None = None) -> Tensor:
         """Draw output weights, [n_samples, ..., D, C], from the Gaussian with the mean and covariance of their t."""
         posterior = self.posterior()
-        mean = posterior.mean
-        noise = torch.randn(n_samples, *mean.shape, generator=generator, dtype=mean.dtype, device=mean.device)
+        noise = randn((n_samples, *posterior.mean.shape), like=posterior.mean, generator=generator)
         scale = (posterior.noise_variance.unsqueeze(-2) * self.tails()).sqrt()
-        return mean + posterior.weight_noise(noise) * scale
+        return posterior.mean + posterior.weight_noise(noise) * scale
 
     def _targets(self, y: Tensor) -> Tensor:
         y = y.unsqueeze(-1) if y.dim() == 1 else y
@@ -460,8 +459,7 @@ class SoftmaxOutput(_Output):
 
     def sample_weights(self, n_samples: int, generator: torch.Generator | None = None) -> Tensor:
         """Draw output weights, [n_samples, D, K]."""
-        shape = (n_samples, *self.mean.shape)
-        noise = torch.randn(shape, generator=generator, dtype=self.mean.dtype, device=self.mean.device)
+        noise = randn((n_samples, *self.mean.shape), like=self.mean, generator=generator)
         return self.sharpness * (self.mean + self.inflation.sqrt() * self.posterior().deviations(noise))
 
 
@@ -480,5 +478,5 @@ def _paired_noise(n_draws: int, like: Tensor) -> Tensor:
     if n_draws == 1:
         return torch.zeros_like(like).unsqueeze(0)
     generator = torch.Generator(like.device).manual_seed(0)
-    half = torch.randn((n_draws // 2, *like.shape), generator=generator, dtype=like.dtype, device=like.device)
+    half = randn((n_draws // 2, *like.shape), like=like, generator=generator)
     return torch.cat([half, -half])
