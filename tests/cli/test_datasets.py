@@ -104,6 +104,14 @@ def test_update_takes_new_rows_in(model, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["rows"] == 10
 
 
+def test_an_update_says_what_the_model_cannot_use(model, tmp_path, capsys):
+    make_frame(30, seed=5).assign(kind="violet").to_parquet(tmp_path / "new.parquet")
+    update = ["update", model, f"{tmp_path}/new.parquet", "-o", f"{tmp_path}/m.vmg"]
+    said = "Column 'kind' has values unknown from the fit: 'violet'."
+    assert run(update) == 0 and said in " ".join(capsys.readouterr().err.split())
+    assert run([*update, "--json"]) == 0 and said in json.loads(capsys.readouterr().out)["notes"]
+
+
 def torchrun(*command):
     start = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", free_port()]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

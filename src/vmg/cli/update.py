@@ -39,7 +39,8 @@ def update(
     were; fit anew when the data have changed. Rows whose target is absurdly far beyond those of the fit are left out.
     """
     from vmg.files import locked, replacing, same_file
-    from vmg.scale import as_parquet, update_model
+    from vmg.review.remarks import table_remarks
+    from vmg.scale import as_parquet, open_dataset, update_model
     from vmg.scale.fleet import load_table_model
     from vmg.tables.cells import count
 
@@ -49,16 +50,18 @@ def update(
         fitted = load_table_model(model)
         with waiting("Updating", quiet=quiet), as_parquet(data, **fitted.reading) as source:
             updated = update_model(fitted, source, again=again)
+            first = next(open_dataset(source).frames())  # what is strange in a dataset is so in its first rows
+            remarks = table_remarks(fitted.encoder, first, fitted.target, fitted.choices.ignored)
         if same_file(path, model):
             with replacing(path.with_name(f"{path.name}.before")) as backup:
                 backup.write_bytes(path.read_bytes())
         updated.model.save(path)
-    if not quiet:
-        for note in updated.notes:
-            say_aside(note)
+    notes = [*updated.notes, *remarks]
+    for note in [] if quiet else notes:
+        say_aside(note)
     if json:
         counts = {"rows": updated.n_rows, "left_out": updated.n_left_out}
-        print_json({"model": str(path), **counts, "notes": updated.notes})
+        print_json({"model": str(path), **counts, "notes": notes})
     elif not quiet:
         without = f"; {count(updated.n_left_out, 'row')} left out" if updated.n_left_out else ""
         say(f"{count(updated.n_rows, 'row')} taken in{without}. Model written to {path}.")
