@@ -125,6 +125,16 @@ def test_an_update_leaves_out_what_it_does_not_know(tmp_path):
     assert open_dataset(tmp_path / "new").n_rows == 40
 
 
+def test_an_absurd_target_does_not_change_the_unit_of_the_others(tmp_path):
+    clean = make_frame(300)
+    for name, y in (("clean", clean["y"]), ("absurd", clean["y"].where(clean.index != 7, 1e9))):
+        (tmp_path / name).mkdir()
+        clean.assign(y=y).to_parquet(tmp_path / name / "a.parquet")
+    models = [fit_dataset(tmp_path / name, "y", exclude=["key"], options=FAST) for name in ("clean", "absurd")]
+    errors = [model.evaluate(make_frame(200, seed=6))["rmse"] for model in models]
+    assert errors[1] < 1.2 * errors[0]
+
+
 def test_an_update_says_that_intervals_are_no_longer_calibrated(tmp_path):
     write_parts(tmp_path, [40])
     model = TableModel.fit(make_frame(100, seed=4), "y", exclude=["key"], conformal=0.3, options=FAST)

@@ -174,7 +174,7 @@ def fit_on_sample(
     """
     units, weight = [Standardiser.fit(X)], None
     if isinstance(estimator, TableRegressor):
-        units.append(Standardiser.fit(y[:, None]))
+        units.append(Standardiser.fit(y[ordinary_rows(y, "student"), None]))  # no unit of absurd targets
     else:
         weight = np.full(len(X), n_rows / len(X))
     estimator.fit(X, y, weight, callbacks=callbacks, scaling=units)
