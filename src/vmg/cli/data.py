@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from vmg.scale.scoring import Scorer
 
-__all__ = ["check_output", "is_dataset", "load_both", "prints", "stem", "streams"]
+__all__ = ["check_output", "has_types", "is_dataset", "load_both", "prints", "stem", "streams"]
 
 LARGE_FILE = 2**28  # bytes from which a file is not read whole
 
@@ -23,6 +23,16 @@ LARGE_FILE = 2**28  # bytes from which a file is not read whole
 def is_dataset(data: str) -> bool:
     """Whether data are a folder, a pattern or an address, not one file."""
     return "://" in data or any(sign in data for sign in "*?[") or Path(data).is_dir()
+
+
+def has_types(data: str) -> bool:
+    """Whether cells of data have types and columns names: datasets, Parquet files and databases."""
+    file = Path(data if Path(data).exists() else data.partition("::")[0])
+    head = b""
+    if file.is_file():
+        with file.open("rb") as stream:
+            head = stream.read(16)
+    return is_dataset(data) or head.startswith((b"PAR1", b"SQLite format 3")) or head[8:12] == b"DUCK"
 
 
 def streams(data: str, asked: bool | None, *, shared: bool) -> bool:

@@ -133,10 +133,9 @@ def reads_table(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def run(**given: Any) -> None:
-        from vmg.cli.data import is_dataset
-        from vmg.tables.files import has_types
+        from vmg.cli.data import has_types
 
-        if is_dataset(str(given["data"])) or has_types(str(given["data"])):
+        if has_types(str(given["data"])):
             refuse_options(
                 "is for text files; others have types and names", na=given["na"], no_header=given["no_header"]
             )

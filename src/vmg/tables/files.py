@@ -38,10 +38,7 @@ from vmg.tables.cells import NUMBER, Cells, TableError, count, full_matches, is_
 from vmg.tables.dates import find_date_format
 from vmg.tables.numbers import VOTING_TEXTS, CommaVotes, count_comma_votes
 
-__all__ = [
-    *("MISSING", "TableFile", "TextRules", "TextTable", "csv_safe", "has_types", "read_table", "scan_text"),
-    "write_table",
-]
+__all__ = ["MISSING", "TableFile", "TextRules", "TextTable", "csv_safe", "read_table", "scan_text", "write_table"]
 
 MISSING = frozenset(
     [
@@ -64,12 +61,11 @@ CHECKED_ROWS = 1_000  # that Python's own reader takes at a time
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 ENCODINGS = ("utf-8-sig", "cp1252")  # Excel on Windows still writes the latter
 SEPARATOR_LINE = re.compile(r"(?i)\s*\"?sep=([,;|\t])\"?[ \t]*(?=[\r\n])")  # of Excel
-PARQUET, SQLITE = b"PAR1", b"SQLite format 3"  # how these files start
 FOREIGN = {  # how files start that people take for tables
     b"PK\x03\x04": "a zip archive",
     b"\xd0\xcf\x11\xe0": "an old Excel workbook",
     b"%PDF": "a PDF document",
-    SQLITE: "a SQLite database",
+    b"SQLite format 3": "a SQLite database",
 }
 NO_HEADER = "--no-header reads it as a row"
 FORMULA_STARTS = (*"=+-@＝＋－＠", "\t", "\r", "\n")  # the wide forms are those of East Asian spreadsheets
@@ -119,12 +115,12 @@ def read_table(path: str | os.PathLike[str], **reading: Any) -> TableFile:
     with open_table(file, name) as stream:
         if not stream.head.strip():
             raise TableError(f"{name} is empty")
-        if stream.head.startswith(PARQUET):
+        if stream.head.startswith(b"PAR1"):
             return _typed_table(_read_parquet(io.BufferedReader(stream).read(), name), name)
         if stream.head.startswith(b"PK\x03\x04") and b"xl/" in stream.head:
             return _typed_table(_read_workbook(file, part, name, rules), name)
-        is_duck = _is_duck(stream.head)
-        if is_duck or stream.head.startswith(SQLITE):
+        is_duck = stream.head[8:12] == b"DUCK"
+        if is_duck or stream.head.startswith(b"SQLite format 3"):
             return _typed_table(_read_database(file, part, name, is_duck=is_duck), name)
     text = scan_text(path, rules, name)
     schema = text.schema(empty=pa.float64())
@@ -132,20 +128,6 @@ def read_table(path: str | os.PathLike[str], **reading: Any) -> TableFile:
     if text.decimal_comma is not None:
         frame.attrs["decimal_comma"] = text.decimal_comma
     return TableFile(frame, text.notes)
-
-
-def has_types(path: str) -> bool:
-    """Whether a path is of a Parquet file or a database, whose cells have types and whose columns have names."""
-    file = path if os.path.exists(path) else path.partition("::")[0]
-    if not os.path.isfile(file):
-        return False
-    with open(file, "rb") as stream:
-        head = stream.read(len(SQLITE))
-    return head.startswith((PARQUET, SQLITE)) or _is_duck(head)
-
-
-def _is_duck(head: bytes) -> bool:
-    return head[8:12] == b"DUCK"
 
 
 def _spooled(source: BinaryIO, name: str) -> str:
