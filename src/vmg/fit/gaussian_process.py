@@ -4,10 +4,10 @@ Its kernel is a Matérn 5/2 with a length for every input, a straight line and a
 
     k(x, x') = s² (1 + r + r²/3) e^(−r) + l² xᵀx'/D + c²,        r² = 5 Σ (x_d − x'_d)²/ℓ_d².
 
-Lengths, sizes and noise σ² maximise the marginal likelihood of at most 600 rows, under a weak prior. Functions of the
-Matérn kernel are combinations of its values at M centres. Where these are all rows, this is the exact process, else it
-has Nyström's features of 300 rows, with the prior variance that they leave. Up to 1,000 rows are centres where held-out
-rows are predicted clearly better so: predictions then take longer. With L the root of the kernel
+Lengths, sizes and noise σ² maximise the marginal likelihood of some rows, under a weak prior: 600 of up to 1,000, else
+300. Functions of the Matérn kernel are combinations of its values at M centres. Where these are all rows, this is the
+exact process, else it has Nyström's features of 300 rows, with the prior variance that they leave. Up to 1,000 rows are
+centres where held-out rows are predicted clearly better so: predictions then take longer. With L the root of the kernel
 between centres, features of a row are φ = (L⁻¹k(centres, x), l x/√D, c), and the function φᵀw with w ~ N(0, I)
 is Bayesian linear regression: with A = I + ΦᵀωΦ/σ²,
 
@@ -39,7 +39,7 @@ MOST_INPUTS = 200  # each has a length
 CENTRES = 300  # at most, unless all rows are centres,
 EXACT_ROWS = 1000  # which so many may be
 GAIN = 0.9  # if the mean squared error of held-out rows falls below this share of that with few centres
-SEARCHED_ROWS = 600  # at most, from which hyper-parameters are learned; without the rows of a group, from CENTRES rows
+SEARCHED_ROWS = 600  # at most, from which hyper-parameters of EXACT_ROWS are learned; of more, and in groups, CENTRES
 ROWS_AT_ONCE = 1024
 COSINES = 256  # that a function drawn from the prior is a sum of
 JITTER = 1e-6  # of the kernel between centres, in units of its size
@@ -187,11 +187,12 @@ class GaussianProcess(Expert):
             folds = [(k, group.held_out[index]) for k, group in enumerate(rows.design.groups) if not group.region]
             return float(sum(weight[index][held] @ np.square(y[index] - said[k].loc)[held] for k, held in folds))
 
-        kernel = learned(order, SEARCHED_ROWS, None, FIRST_SEARCH)
+        few_rows = len(x) <= EXACT_ROWS
+        kernel = learned(order, SEARCHED_ROWS if few_rows else CENTRES, None, FIRST_SEARCH)
         blind = [order[~outside[order]] for outside in rows.design.unseen]
         kernels = [learned(seen, CENTRES, kernel.log, NEXT_SEARCH) for seen in blind]
         few = [conditioned(one, seen, CENTRES).predict(x[index]) for one, seen in zip(kernels, blind, strict=True)]
-        if CENTRES < len(x) <= EXACT_ROWS and kernel.is_noisy:
+        if few_rows and len(x) > CENTRES and kernel.is_noisy:
             every = [
                 predict_exactly(one, x[seen], y[seen], weight[seen], x[index])
                 for one, seen in zip(kernels, blind, strict=True)
