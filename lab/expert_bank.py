@@ -132,7 +132,7 @@ def bank(name: str, rows: Rows, seed: int, file: Path) -> None:
     own = relative.T @ member_noise[:, 0] / len(means) + means[..., 0].var(0, ddof=1)
     kept["new"]["networks"] = Function(means[..., 0].mean(0), own * factor)
     kept["held"]["networks"] = (folds, regions)
-    parts = (member_noise, (Calibration(1.0, 1.0, 100.0),), (None,))
+    parts = (member_noise, (Calibration(1.0, 1.0, 100.0),), (None,), np.inf)
     kept["drift"] = np.square(RegressionEnsemble(members, InputRange.of(soft), *parts)._drift(far)).sum((0, 2))
     kept |= {"x": soft, "noise": {"networks": float(member_noise.mean())}}
     kept["input_scale"] = members.features.input_scale().numpy().astype(np.float64)

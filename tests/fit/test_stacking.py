@@ -145,3 +145,12 @@ def test_no_function_is_less_known_than_twice_the_spread_of_the_targets(around_a
     np.testing.assert_allclose(function_variance(unsure, gap), MOST_VARIANCE)
     outside = np.array([[ensemble.input_range.high[0] + 1.0]])
     assert function_variance(unsure, outside) >= 2 * MOST_VARIANCE  # farther out less is known
+
+
+def test_a_centre_beyond_all_targets_is_as_unknown_as_it_is_far_from_them(around_a_gap):
+    ensemble, _, gap = around_a_gap
+    before, loc = function_variance(ensemble, gap), ensemble.predict(gap).loc[:, 0]
+    assert ensemble.reach > 1.5 > np.abs(loc).max() > 0.05
+    near = replace(ensemble, reach=0.03)
+    np.testing.assert_allclose(function_variance(near, gap), before + np.maximum(np.abs(loc) - 0.03, 0) ** 2)
+    assert near.updated(gap[:1], np.array([[0.7]]), None).reach == 0.7

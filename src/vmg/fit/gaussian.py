@@ -187,6 +187,7 @@ class RegressionEnsemble(FunctionEnsemble[RegressionMembers]):
     member_noise: Array  # variance of the noise by each member's estimate, [E, C]: the unit of its variances
     calibrations: tuple[Calibration, ...]  # of each output
     fields: tuple[NoiseField | None, ...]  # of each output
+    reach: float  # largest distance of a target from the mean of all
     stack: Stack = NETWORKS_ALONE  # experts beside the networks, of one output
 
     def __post_init__(self) -> None:
@@ -219,9 +220,11 @@ class RegressionEnsemble(FunctionEnsemble[RegressionMembers]):
         return self.stack.weights
 
     def _inflated(self, stated: Mixture) -> Array:
+        """The same within its limits; a centre beyond all targets is no better known than its distance from them."""
         inflation, known = np.array([(one.inflation, one.known) for one in self.calibrations]).T
         inflated = np.maximum(inflate(stated.variance, inflation, known), stated.least)
-        return np.minimum(inflated, stated.most)
+        beyond = np.maximum(np.abs(stated.loc) - self.reach, 0.0)
+        return np.minimum(inflated, stated.most) + np.square(beyond)
 
     def _stated(self, soft: Array) -> Mixture:
         stated, extrapolation = super()._stated(soft), self.input_range.extrapolation_factor(soft)
@@ -264,7 +267,8 @@ class RegressionEnsemble(FunctionEnsemble[RegressionMembers]):
         with threads_for(self.members.features.work(len(x))):
             members.update(soft, y, weight)
         stack = self.stack.updated(soft, y[:, 0], weight)
-        return replace(self, members=members, input_range=self.input_range.including(soft), stack=stack)
+        inputs, reach = self.input_range.including(soft), max(self.reach, float(np.abs(y).max()))
+        return replace(self, members=members, input_range=inputs, reach=reach, stack=stack)
 
 
 def inflate(variance: Array, inflation: Array | float, known: Array | float) -> Array:
@@ -292,12 +296,12 @@ def fit_regression(
         trained = train_ensemble(RegressionMembers, x, y, weight, settings, n_outputs=n_outputs)
         members, rows, held = trained.members, trained.rows, trained.held
         members.update(rows.x, y, rows.weight)  # on all rows, whatever each saw in training
-        inputs, constant = InputRange.of(rows.x), (None,) * n_outputs
+        inputs, constant, reach = InputRange.of(rows.x), (None,) * n_outputs, float(np.abs(rows.y).max())
         if held is None:
             posterior = members.head.posterior()
             noise, tails = posterior.noise_variance.numpy(), degrees or float(posterior.t_degrees.mean())
             known = tuple(Calibration(float(level), 1.0, max(FEWEST_DEGREES, tails)) for level in noise.mean(0))
-            return Fitted(RegressionEnsemble(members, inputs, noise, known, constant), trained.history, None)
+            return Fitted(RegressionEnsemble(members, inputs, noise, known, constant, reach), trained.history, None)
         folds, regions = held_out_functions(held)
         stack = NETWORKS_ALONE
         if experts and n_outputs == 1 and FEWEST_ROWS <= len(x) <= MOST_ROWS:
@@ -316,7 +320,7 @@ def fit_regression(
                 fit_noise_field(np.column_stack([rows.x[one.position], one.y - own.error]), own, found, scale, rows.rng)
                 for one, own, found in zip(folds, errors, calibrations, strict=True)
             )
-        ensemble = RegressionEnsemble(members, inputs, held.said.parameters, calibrations, fields, stack)
+        ensemble = RegressionEnsemble(members, inputs, held.said.parameters, calibrations, fields, reach, stack)
         return Fitted(ensemble, trained.history, ensemble.held_out_sample(rows.x, folds))
 
 
