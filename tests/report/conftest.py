@@ -52,6 +52,7 @@ class Straight:
     noise: float = 1.0
     df: float = np.inf
     conformal_scores_: Any = None
+    limits = -np.inf, np.inf
     history_: History = field(
         default_factory=lambda: History([Progress(i, 10, -1.0 / i, -0.5 / i, 0.5 / i, 0.01, 1.0) for i in (4, 8, 10)])
     )
