@@ -344,7 +344,7 @@ class TableModel:
 
         Where targets have limits, all of them are of what is measured: nothing beyond a limit.
         """
-        assert isinstance(self.estimator, TableRegressor)
+        assert not isinstance(self.estimator, TableClassifier)
         limits = low, high = self.estimator.limits
         truth, parts = self.target_values(rows), []
         for piece, part in self.estimator.predictions(self.inputs.read(rows)):
